@@ -20,22 +20,10 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from kvevents_core.naming import StreamId
+
 CONTRACT_VERSION: Final = 1
 """Version of this contract. A backend states the one it was written for in ``contract_version``."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class StreamId:
-    """Names the ordered batches of one KV cache: whose they are and of which data-parallel rank."""
-
-    tenant: str
-    model: str
-    instance: str
-    rank: int
-    """Stream rank, 0..dp-1."""
-
-    def __str__(self) -> str:
-        return f"{self.tenant}/{self.model}/{self.instance}/{self.rank}"
 
 
 class Record(NamedTuple):
@@ -141,7 +129,7 @@ class Sink(ABC):
         """Return the receipts since the last call, oldest first. Only if ``confirms``."""
         return ()
 
-    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002
+    def flush(self, timeout_s: float) -> bool:
         """Push what was taken towards the peer; True if nothing waits any more.
 
         Keeps its deadline with a dead peer and never raises.
@@ -224,13 +212,13 @@ class Source(ABC):
         """Return the connections that can be asked for history before anything arrives."""
         return ()
 
-    def head(self, channel: int, timeout_s: float) -> Head | None:  # noqa: ARG002
+    def head(self, channel: int, timeout_s: float) -> Head | None:
         """Ask the publisher behind ``channel`` where it stands; None if it cannot say."""
         return None
 
     def recover(
         self, channel: int, stream: StreamId, first_seq: int, timeout_s: float
-    ) -> Sequence[Record] | None:  # noqa: ARG002
+    ) -> Sequence[Record] | None:
         """Return records of ``stream`` with seq >= ``first_seq`` from history, in seq order.
 
         At most one portion (some hundreds of records or some MiB): core asks again from the next
@@ -278,7 +266,7 @@ class BackendSettings(BaseSettings):
         extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
     )
 
-    def check_ranks(self, stream_ranks: int) -> None:  # noqa: ARG002
+    def check_ranks(self, stream_ranks: int) -> None:
         """Raise ``ConfigError`` if ``stream_ranks`` streams cannot have an address each."""
         return
 
