@@ -14,7 +14,7 @@ thread of that stream, ``close`` included; only ``status`` is also called by oth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -208,9 +208,12 @@ class Source(ABC):
             ClosedError: After ``close``.
         """
 
-    def channels(self) -> Sequence[int]:
-        """Return the connections that can be asked for history before anything arrives."""
-        return ()
+    def channels(self) -> Mapping[int, StreamId]:
+        """Return the connections that can be asked for history before anything arrives.
+
+        Each with the stream it is expected to carry (a batch's own rank has the last word).
+        """
+        return {}
 
     def head(self, channel: int, timeout_s: float) -> Head | None:
         """Ask the publisher behind ``channel`` where it stands; None if it cannot say."""
