@@ -151,9 +151,11 @@ class Sink(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """Source notice: the connection of ``channel`` was lost and made again."""
+    """Source notice: the connection of ``channel`` was made, for the first time or again."""
 
     channel: int
+    first: bool = False
+    """True the first time: what the publisher sent before may be asked for now."""
 
 
 @dataclass(frozen=True, slots=True)
