@@ -48,20 +48,20 @@ def escape(name: str) -> str:
     )
 
 
-def unescape(token: str) -> str:
-    """Return the name that ``escape`` turned into ``token``.
+def unescape(text: str) -> str:
+    """Return the name that ``escape`` turned into ``text``.
 
     Raises:
-        ValueError: ``token`` is not something ``escape`` returns.
+        ValueError: ``text`` is not something ``escape`` returns.
     """
-    if token == "_":
+    if text == "_":
         return ""
-    if not _ESCAPED.fullmatch(token):
-        raise ValueError(f"{token!r} is not an escaped name")
-    raw = re.sub(r"_([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), token)
+    if not _ESCAPED.fullmatch(text):
+        raise ValueError(f"{text!r} is not an escaped name")
+    raw = re.sub(r"_([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), text)
     name = raw.encode("latin-1").decode("utf-8", "surrogatepass")
-    if escape(name) != token:
-        raise ValueError(f"{token!r} is not an escaped name")
+    if escape(name) != text:
+        raise ValueError(f"{text!r} is not an escaped name")
     return name
 
 

@@ -1,0 +1,132 @@
+"""Batches become numbered records here: encoding, splitting, holes, the opening and the heartbeat.
+
+A number is spent on every batch *sent or lost*, at the place where it was lost, so that a reader
+sees each loss as a gap. Sender thread only. Does no I/O.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from kvevents_core import stats
+from kvevents_core.backend import Record
+from kvevents_core.errors import EncodeError
+
+if TYPE_CHECKING:
+    from kvevents_core.in_flight import InFlight
+    from kvevents_core.naming import StreamId
+    from kvevents_core.outbox import Waiting
+    from kvevents_core.replay import ReplayRing
+    from kvevents_core.wire import BatchEncoder
+
+SHOW_AGAIN_S: Final = 1.0
+"""Pause between empty batches that show a hole, should the transport refuse those too."""
+
+
+class Numbering:
+    """Gives each batch of one stream its number and puts it into the window and the ring.
+
+    Args:
+        stream: The stream.
+        encoder: Turns batches into payloads, with the stream rank.
+        in_flight: Where records wait for the sink.
+        ring: The replay ring, or None if the sink serves no history.
+        counters: Where losses are counted.
+    """
+
+    def __init__(
+        self,
+        stream: StreamId,
+        encoder: BatchEncoder,
+        *,
+        in_flight: InFlight,
+        ring: ReplayRing | None,
+        counters: stats.SenderCounters,
+    ) -> None:
+        self._stream = stream
+        self._encoder = encoder
+        self._in_flight = in_flight
+        self._ring = ring
+        self._counters = counters
+        self.epoch: int | None = None
+        """None until ``open``; nothing is numbered before."""
+        self.next_seq = 0
+        self.last_record_at = time.monotonic()
+        self._last_record_seq = -1
+        self._highest_hole = -1
+        self._show_hole_at = 0.0
+
+    def open(self, epoch: int) -> None:
+        """Fix the epoch and number its first batch: one ``AllBlocksCleared``, seq 0."""
+        self.epoch = epoch
+        self._number(self._encoder.opening(time.time()), 1)
+
+    def add(self, item: Waiting, max_message_bytes: int | None) -> None:
+        """Number ``item``, and the loss before it."""
+        self.skip(item.lost_before)
+        batch: Any = item.batch
+        payload: bytes | None
+        try:
+            payload, lost = self._encoder.encode(batch), 0
+        except EncodeError:
+            payload, lost = self._encoder.encode_surviving(batch)
+        if payload is None:
+            self._lose(stats.ENCODE, lost)
+        elif max_message_bytes is not None and len(payload) > max_message_bytes:
+            self._add_parts(batch, max_message_bytes)
+        else:
+            self._number(payload, len(batch.events) - lost)
+            if lost:
+                self._lose(stats.ENCODE, lost)
+
+    def _add_parts(self, batch: Any, max_message_bytes: int) -> None:
+        parts = self._encoder.split(batch, max_message_bytes)
+        events = len(batch.events) - parts.too_large_events - parts.unencodable_events
+        for index, payload in enumerate(parts.payloads):
+            # A cut event is one event still: the first part carries the count of the batch.
+            self._number(payload, events if index == 0 else 0)
+        if parts.too_large_events or not parts.payloads:
+            self._lose(stats.TOO_LARGE, parts.too_large_events)
+        if parts.unencodable_events:
+            self._lose(stats.ENCODE, parts.unencodable_events)
+
+    def skip(self, batches: int) -> None:
+        """Leave a hole of ``batches`` numbers; they are counted where they were lost."""
+        if batches > 0:
+            self.next_seq += batches
+            self._highest_hole = self.next_seq - 1
+
+    def note_rejected(self, seq: int) -> None:
+        """Note that the transport refused record ``seq``: a hole, and readers must see it."""
+        self._highest_hole = max(self._highest_hole, seq)
+        if seq == self._last_record_seq:
+            self._last_record_seq = seq - 1
+
+    def has_hidden_hole(self) -> bool:
+        """Return whether a hole is the last thing in the stream, where no reader can see it."""
+        return self._highest_hole > self._last_record_seq
+
+    def show_hidden_hole(self) -> None:
+        """Number an empty batch behind a hidden hole."""
+        now = time.monotonic()
+        if self.has_hidden_hole() and now >= self._show_hole_at:
+            self._show_hole_at = now + SHOW_AGAIN_S
+            self.beat()
+
+    def beat(self) -> None:
+        """Number an empty batch."""
+        self._number(self._encoder.heartbeat(time.time()), 0)
+
+    def _lose(self, reason: str, events: int) -> None:
+        self._counters.lose(reason, 1, events)
+        self.skip(1)
+
+    def _number(self, payload: bytes, events: int) -> None:
+        record = Record(self._stream, self.epoch, self.next_seq, payload)
+        self.next_seq += 1
+        self._last_record_seq = record.seq
+        self.last_record_at = time.monotonic()
+        if self._ring is not None:
+            self._ring.append(record)
+        self._in_flight.add(record, events)

@@ -1,0 +1,219 @@
+"""The outbox: a bounded queue between the engine's thread and the sender thread.
+
+The engine's thread appends and returns. It shares no lock with the sender: appending to and popping
+from a deque are atomic, and every counter has one writer. Each batch, kept or lost, takes an
+ordinal; the sender sees in the ordinals exactly where something was lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from kvevents_core.stats import CLOSED, ENCODE, FORKED, OVERFLOW
+
+OverflowPolicy: TypeAlias = Literal["drop_newest", "drop_oldest", "block"]
+
+_BATCH_BYTES: Final = 450
+_EVENT_BYTES: Final = 420
+_INT_BYTES: Final = 36
+_PAIR_BYTES: Final = 128
+"""Memory of a batch, an event, a list item (slot and int object) and a pair, CPython 3.11."""
+
+
+class Waiting(NamedTuple):
+    """A batch taken from the outbox."""
+
+    lost_before: int
+    """Batches lost between the one before it and this one."""
+    batch: Any
+
+
+def estimate_bytes(batch: Any) -> int:
+    """Return roughly how much memory ``batch`` holds; cheap enough for the engine's thread."""
+    size = _BATCH_BYTES
+    for event in batch.events:
+        size += _EVENT_BYTES
+        hashes = getattr(event, "block_hashes", None)
+        if hashes:
+            size += _INT_BYTES * len(hashes)
+        tokens = getattr(event, "token_ids", None)
+        if tokens is not None and len(tokens):
+            size += _token_bytes(tokens)
+    return size
+
+
+def _token_bytes(tokens: Any) -> int:
+    if type(tokens) is list:
+        each = _INT_BYTES if type(tokens[0]) is int else _PAIR_BYTES
+        return each * len(tokens)
+    nbytes = getattr(tokens, "nbytes", None)  # numpy; array.array has itemsize only
+    return int(nbytes) if nbytes is not None else getattr(tokens, "itemsize", 36) * len(tokens)
+
+
+class Outbox:
+    """Batches that wait for the sender.
+
+    Args:
+        max_batches: Most batches held.
+        max_bytes: Most estimated memory held.
+        overflow: What to do when full: drop the new batch, drop the oldest, or make ``put`` wait.
+    """
+
+    def __init__(self, max_batches: int, max_bytes: int, overflow: OverflowPolicy) -> None:
+        self._max_batches = max_batches
+        self._max_bytes = max_bytes
+        self._overflow = overflow
+        self._queue: deque[tuple[int, int, Any]] = deque()
+        self._callers = threading.Lock()  # among publishing threads; the sender never takes it
+        self._next_ordinal = 0
+        self._put_bytes = 0
+        self._discarded_bytes = 0
+        self._taken_bytes = 0  # the sender's
+        self._expected_ordinal = 0  # the sender's
+        self._sender_sleeps = False
+        self._nudged = False
+        self._wake = threading.Event()
+        self._room = threading.Event()
+        self._refusal: str | None = None
+        # Every key from the start: other threads read while publishing threads count.
+        self.lost = dict.fromkeys((OVERFLOW, ENCODE, CLOSED, FORKED), 0)
+        """Batches lost here, by reason; written by publishing threads."""
+        self.lost_events = dict.fromkeys(self.lost, 0)
+
+    # The engine's side -------------------------------------------------------------------------
+
+    def put(self, batch: Any) -> None:
+        """Append ``batch``, or lose it and count that. Any thread; never raises.
+
+        Waits only if the overflow policy is ``block`` and the outbox is full.
+        """
+        with self._callers:
+            try:
+                if not batch.events:
+                    return
+                size = estimate_bytes(batch)
+            except Exception:  # not a batch at all: it must not hurt the engine
+                self._lose(ENCODE, 0)
+                self._next_ordinal += 1
+                return
+            if self._refusal is not None:
+                self._lose(self._refusal, len(batch.events))
+                return
+            if self._is_full(size):
+                reason = self._make_room(size)
+                if reason is not None:
+                    self._lose(reason, len(batch.events))
+                    self._next_ordinal += 1
+                    return
+            self._put_bytes += size
+            self._queue.append((self._next_ordinal, size, batch))
+            # After the append: the sender must not take a batch on its way for a lost one.
+            self._next_ordinal += 1
+        if self._sender_sleeps:
+            self._wake.set()
+
+    def refuse(self, reason: str) -> None:
+        """Lose whatever is published from now on, counted under ``reason``. Any thread."""
+        self._refusal = reason
+        self._room.set()
+
+    def after_fork_in_child(self, reason: str) -> None:
+        """Replace what a thread of the parent may hold locked, and refuse from now on."""
+        self._callers = threading.Lock()
+        self._wake = threading.Event()
+        self._room = threading.Event()
+        self._sender_sleeps = False
+        self._queue = deque()
+        self.refuse(reason)
+
+    def _held_bytes(self) -> int:
+        return self._put_bytes - self._discarded_bytes - self._taken_bytes
+
+    def _is_full(self, size: int) -> bool:
+        full = len(self._queue) >= self._max_batches
+        return full or self._held_bytes() + size > self._max_bytes
+
+    def _lose(self, reason: str, events: int) -> None:
+        self.lost[reason] += 1
+        self.lost_events[reason] += events
+
+    def _make_room(self, size: int) -> str | None:
+        """Return None once ``size`` bytes fit, else why the batch is lost."""
+        if size > self._max_bytes or self._overflow == "drop_newest":
+            return OVERFLOW
+        if self._overflow == "block":
+            return self._wait_for_room(size)
+        while self._is_full(size):
+            try:
+                _, old_size, old = self._queue.popleft()
+            except IndexError:  # the sender took the rest
+                break
+            self._discarded_bytes += old_size
+            self._lose(OVERFLOW, len(old.events))
+        return None
+
+    def _wait_for_room(self, size: int) -> str | None:
+        while self._is_full(size):
+            if self._refusal is not None:
+                return self._refusal
+            self._room.clear()
+            if self._sender_sleeps:
+                self._wake.set()
+            if self._is_full(size):
+                self._room.wait(0.05)
+        return None
+
+    # The sender's side -------------------------------------------------------------------------
+
+    def take(self, max_batches: int, max_bytes: int) -> list[Waiting]:
+        """Return what waits, oldest first, up to the bounds (one batch at least, if any)."""
+        taken: list[Waiting] = []
+        total = 0
+        queue = self._queue
+        while len(taken) < max_batches and total < max_bytes:
+            try:
+                ordinal, size, batch = queue.popleft()
+            except IndexError:
+                break
+            total += size
+            taken.append(Waiting(ordinal - self._expected_ordinal, batch))
+            self._expected_ordinal = ordinal + 1
+        if taken:
+            self._taken_bytes += total
+            if self._overflow == "block":
+                self._room.set()
+        return taken
+
+    def take_tail_loss(self) -> int:
+        """Return how many batches were lost after the last one taken, if nothing waits."""
+        end = self._next_ordinal  # read before looking whether something waits
+        if self._queue or end <= self._expected_ordinal:
+            return 0
+        lost = end - self._expected_ordinal
+        self._expected_ordinal = end
+        return lost
+
+    def has_tail_loss(self) -> bool:
+        """Return whether ``take_tail_loss`` has something to tell."""
+        return not self._queue and self._next_ordinal > self._expected_ordinal
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until something is put, somebody nudges, or the time is over."""
+        self._wake.clear()
+        self._sender_sleeps = True
+        if not self._queue and not self._nudged and self._refusal is None:
+            self._wake.wait(timeout_s)
+        self._sender_sleeps = False
+        self._nudged = False
+
+    def nudge(self) -> None:
+        """Wake the sender, or keep it from falling asleep. Any thread; cheap."""
+        self._nudged = True
+        if self._sender_sleeps:
+            self._wake.set()
+
+    def size(self) -> tuple[int, int]:
+        """Return (batches, estimated bytes) waiting. Any thread."""
+        return len(self._queue), max(0, self._held_bytes())

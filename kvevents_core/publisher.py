@@ -1,0 +1,274 @@
+"""What an engine holds: ``EventPublisher`` where a rank publishes, ``NullEventPublisher`` elsewhere.
+
+``publish`` appends and returns. Everything else happens on the sender thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from kvevents_core import stats
+from kvevents_core.errors import ConfigError
+from kvevents_core.in_flight import InFlight
+from kvevents_core.naming import StreamId
+from kvevents_core.numbering import Numbering
+from kvevents_core.outbox import Outbox
+from kvevents_core.replay import ReplayRing
+from kvevents_core.sender import Sender
+from kvevents_core.settings import KVEventsConfig
+from kvevents_core.wire import BatchEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvevents_core.backend import Backend, BackendSettings
+
+logger = logging.getLogger("kvevents")
+
+_live: Final[weakref.WeakSet[EventPublisher]] = weakref.WeakSet()
+
+
+class NullEventPublisher:
+    """Publishes nothing: no socket, no thread, no client library. Takes what any engine passes."""
+
+    records_events = False
+    """The engine need not record events: nobody would drain them."""
+    stream: StreamId | None = None
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        return
+
+    def publish(self, events: Any) -> None:
+        """Ignore ``events``."""
+
+    def shutdown(self, timeout_s: float | None = None) -> int:
+        """Do nothing; return 0 batches unsent."""
+        return 0
+
+    def stats(self) -> stats.PublisherStats:
+        """Return counters that are all 0."""
+        return stats.PublisherStats()
+
+    def describe(self) -> dict[str, Any]:
+        """Return that nothing is published."""
+        return {"publisher": "null", "stream": None}
+
+
+class EventPublisher:
+    """Publishes the batches of one data-parallel rank as one ordered, numbered stream.
+
+    Made by ``RankGate.create_publisher`` or ``EventPublisherFactory.create``. A publisher lives
+    once: after ``shutdown`` batches are counted as lost, and a new publisher is a new epoch.
+
+    Args:
+        config: An enabled configuration.
+        stream_rank: The stream rank, 0..dp-1.
+        clock: Unix milliseconds, for the epoch; tests turn it back.
+
+    Raises:
+        ConfigError: ``config`` is not enabled, or the rank has no legal address.
+        TransportError: The stream's local address cannot be had (ZMQ bind).
+    """
+
+    records_events = True
+
+    def __init__(
+        self,
+        config: KVEventsConfig,
+        stream_rank: int = 0,
+        *,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        backend, settings = _enabled_backend(config)
+        settings.check_ranks(stream_rank + 1)
+        self.stream = StreamId(config.tenant, config.model, config.instance, stream_rank)
+        self._publisher_name = config.publisher
+        self._shutdown_timeout_s = config.shutdown_timeout_s
+        self._outbox = Outbox(config.max_queue_size, config.max_queue_bytes, config.overflow)
+        can = backend.capabilities
+        self._ring = ReplayRing(
+            config.buffer_steps if can.serves_history else 0, config.buffer_bytes
+        )
+        self._in_flight = InFlight(
+            confirms=can.confirms,
+            max_batches=config.max_in_flight_batches,
+            max_bytes=config.max_in_flight_bytes,
+        )
+        self._counters = stats.SenderCounters()
+        encoder = BatchEncoder(
+            stream_rank, dialect=config.dialect, omit_token_ids=config.omit_token_ids
+        )
+        self._numbering = Numbering(
+            self.stream,
+            encoder,
+            in_flight=self._in_flight,
+            ring=self._ring if can.serves_history else None,
+            counters=self._counters,
+        )
+        self._sink = backend.open_sink(settings, self.stream)
+        self._sender = Sender(
+            self.stream,
+            self._sink,
+            outbox=self._outbox,
+            numbering=self._numbering,
+            in_flight=self._in_flight,
+            ring=self._ring,
+            counters=self._counters,
+            engine=config.engine,
+            heartbeat_s=config.heartbeat_s,
+            clock=clock,
+        )
+        self._is_shut_down = False
+        self._told_unsent = False
+        self._has_sender = True
+        self._sender.start()
+        _live.add(self)
+
+    def publish(self, events: Any) -> None:
+        """Append one batch and return: no I/O, no encoding, no exception. The engine's thread.
+
+        Args:
+            events: An engine's own batch struct, or a ``KVEventBatch``. It must not be changed
+                afterwards. A batch without events is ignored.
+        """
+        self._outbox.put(events)
+
+    def shutdown(self, timeout_s: float | None = None) -> int:
+        """Send what can be sent within the deadline and stop. Never raises; quiet when repeated.
+
+        Args:
+            timeout_s: Seconds; None takes ``shutdown_timeout_s`` of the configuration.
+
+        Returns:
+            How many batches could not be sent, or were sent and not confirmed.
+        """
+        if not self._is_shut_down and self._has_sender:
+            self._is_shut_down = True
+            self._outbox.refuse(stats.CLOSED)
+            _live.discard(self)
+            deadline_s = self._shutdown_timeout_s if timeout_s is None else timeout_s
+            if not self._sender.stop(deadline_s):
+                logger.error(
+                    "kvevents: the sender of stream %s did not end within %.1f s: the %s client "
+                    "does not let go; the thread is a daemon and ends with the process",
+                    self.stream,
+                    deadline_s,
+                    self._publisher_name,
+                )
+        lost = self.stats().lost
+        unsent = lost.get(stats.UNSENT_AT_CLOSE, 0) + lost.get(stats.UNCONFIRMED_AT_CLOSE, 0)
+        if unsent and not self._told_unsent:
+            self._told_unsent = True
+            logger.warning(
+                "kvevents: stream %s ended with %d batches that were not sent or not confirmed (%s)",
+                self.stream,
+                unsent,
+                self._sender.status.error or "the deadline passed",
+            )
+        return unsent
+
+    def stats(self) -> stats.PublisherStats:
+        """Return the counters. Any thread."""
+        queued_batches, queued_bytes = self._outbox.size()
+        in_flight_batches, in_flight_bytes = self._in_flight.size()
+        replay_batches, replay_bytes = self._ring.size()
+        counters, status = self._counters, self._sender.status
+        return stats.PublisherStats(
+            published_batches=counters.published_batches,
+            published_events=counters.published_events,
+            published_bytes=counters.published_bytes,
+            lost=stats.add(dict(counters.lost), self._outbox.lost),
+            lost_events=stats.add(dict(counters.lost_events), self._outbox.lost_events),
+            queued_batches=queued_batches,
+            queued_bytes=queued_bytes,
+            in_flight_batches=in_flight_batches,
+            in_flight_bytes=in_flight_bytes,
+            replay_batches=replay_batches,
+            replay_bytes=replay_bytes,
+            sender_errors=counters.sender_errors,
+            sender_alive=self._sender.is_alive(),
+            epoch=self._numbering.epoch,
+            next_seq=self._numbering.next_seq,
+            connected=status.connected,
+            superseded_by=status.superseded_by,
+            error=status.error,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return who publishes what and where, JSON-able and without secrets. Any thread."""
+        status = self._sink.status()
+        return {
+            "publisher": self._publisher_name,
+            "stream": str(self.stream),
+            "stream_rank": self.stream.rank,
+            "epoch": self._numbering.epoch,
+            "next_seq": self._numbering.next_seq,
+            "pid": os.getpid(),
+            "connected": status.connected,
+            "superseded_by": status.superseded_by,
+            "error": status.error,
+            "sender_alive": self._sender.is_alive(),
+            **self._sink.describe(),
+        }
+
+    def _disown(self) -> None:
+        """Refuse batches in a forked child: the sender thread and its client are the parent's."""
+        self._has_sender = False
+        self._outbox.after_fork_in_child(stats.FORKED)
+
+
+class EventPublisherFactory:
+    """Makes the publisher of one rank, called as the engines call their own factory."""
+
+    @classmethod
+    def create(
+        cls, config: str | KVEventsConfig | None, attn_dp_rank: int = 0
+    ) -> EventPublisher | NullEventPublisher:
+        """Return the publisher of stream rank ``attn_dp_rank``.
+
+        Whether this process publishes at all is ``RankGate``'s question, not this one's.
+
+        Args:
+            config: The text of ``--kv-events-config``, or the parsed configuration.
+            attn_dp_rank: The stream rank, 0..dp-1.
+
+        Raises:
+            ConfigError: The configuration is wrong.
+            BackendError: The backend cannot be loaded.
+            TransportError: The stream's local address cannot be had (ZMQ bind).
+        """
+        parsed = config if isinstance(config, KVEventsConfig) else KVEventsConfig.from_cli(config)
+        if not parsed.enabled:
+            return NullEventPublisher()
+        return EventPublisher(parsed, attn_dp_rank)
+
+
+def _enabled_backend(config: KVEventsConfig) -> tuple[Backend[Any], BackendSettings]:
+    if config.backend is None or config.backend_settings is None:
+        raise ConfigError(
+            f"publisher {config.publisher!r} publishes nothing: name a transport, for instance "
+            '{"publisher": "zmq"}',
+            key="publisher",
+        )
+    return config.backend, config.backend_settings
+
+
+def _shut_down_all() -> None:
+    """At interpreter exit: an engine that never calls ``shutdown`` loses nothing that fits."""
+    for publisher in list(_live):
+        publisher.shutdown()
+
+
+def _disown_all() -> None:
+    for publisher in list(_live):
+        publisher._disown()
+    _live.clear()
+
+
+atexit.register(_shut_down_all)
+os.register_at_fork(after_in_child=_disown_all)

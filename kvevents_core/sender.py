@@ -1,0 +1,288 @@
+"""The one sender thread of a stream.
+
+The path of a batch: ``Outbox.take`` -> ``Numbering.add`` -> ``InFlight`` -> ``Sink.send`` -> receipt.
+Nothing here runs on the engine's thread, and no exception ends the thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from kvevents_core import stats
+from kvevents_core.backend import SinkHost, SinkStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kvevents_core.backend import Sink
+    from kvevents_core.in_flight import InFlight, Settled
+    from kvevents_core.naming import StreamId
+    from kvevents_core.numbering import Numbering
+    from kvevents_core.outbox import Outbox
+    from kvevents_core.replay import ReplayRing
+
+logger = logging.getLogger("kvevents")
+
+GROUP_BATCHES: Final = 512
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""Most that one step takes from the outbox."""
+RHYTHM_S: Final = 0.001
+"""Pause between groups under load: the engine pays no wake-up, a batch waits 1 ms at most."""
+IDLE_AFTER_S: Final = 0.05
+"""After this long without work the thread sleeps until the next publish wakes it."""
+STUCK_S: Final = 0.005
+"""Pause while batches wait but the sink takes none: no publish may pay for a wake-up then."""
+WATCH_S: Final = 0.05
+"""Longest sleep while something is owed: a connection, a receipt, a hole to show."""
+SLEEP_S: Final = 1.0
+"""Longest sleep otherwise; a look at the sink's status, no more."""
+LOG_EVERY_S: Final = 10.0
+
+
+class Sender:
+    """Drives one sink from one outbox on a thread of its own.
+
+    Args:
+        stream: The stream, for the log.
+        sink: Where records go; from ``start`` on only this thread calls it (``status`` aside).
+        outbox: Where batches come from.
+        numbering: What makes records of them.
+        in_flight: What holds the records until they are settled.
+        ring: What readers may replay; the sink reads it.
+        counters: What the thread counts.
+        engine: Name of the engine, for the records' headers.
+        heartbeat_s: Seconds without a record after which an empty batch is sent; 0 = never.
+        clock: Unix milliseconds, for the epoch.
+    """
+
+    def __init__(
+        self,
+        stream: StreamId,
+        sink: Sink,
+        *,
+        outbox: Outbox,
+        numbering: Numbering,
+        in_flight: InFlight,
+        ring: ReplayRing,
+        counters: stats.SenderCounters,
+        engine: str,
+        heartbeat_s: float,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._stream = stream
+        self._sink = sink
+        self._outbox = outbox
+        self._numbering = numbering
+        self._in_flight = in_flight
+        self._ring = ring
+        self._counters = counters
+        self._engine = engine
+        self._heartbeat_s = heartbeat_s
+        self._clock = clock
+        self.status = SinkStatus(ready=False, connected=False)
+        """The sink's status at the last step."""
+        self._generation = 0
+        self._next_log_at = 0.0
+        self._logged_lost = 0
+        self._told_superseded = False
+        self._stop_at: float | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"kvevents-sender-{stream.rank}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Let the thread send what fits ``timeout_s`` and end; True if it ended. Any thread."""
+        self._stop_at = time.monotonic() + timeout_s
+        self._outbox.nudge()
+        # Over the deadline comes closing the sink, which keeps a deadline of its own.
+        self._thread.join(timeout_s + 1.0)
+        return not self._thread.is_alive()
+
+    def is_alive(self) -> bool:
+        """Return whether the thread runs."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        self._guarded(self._start_sink)
+        idle_since = time.monotonic()
+        while self._stop_at is None:
+            worked = self._guarded(self._step)
+            now = time.monotonic()
+            if worked:
+                idle_since = now
+            if worked < GROUP_BATCHES:
+                self._pause(now, now - idle_since)
+        self._finish(self._stop_at)
+
+    def _start_sink(self) -> int:
+        host = SinkHost(
+            wake=self._outbox.nudge,
+            epoch=lambda: self._numbering.epoch,
+            history=self._ring,
+            identity=f"{socket.gethostname()}:{os.getpid()}",
+            engine=self._engine,
+        )
+        self._sink.start(host)
+        return 0
+
+    def _guarded(self, work: Callable[[], int]) -> int:
+        """Run ``work``; whatever it raises is counted and logged, and the thread lives on."""
+        try:
+            return work()
+        except Exception:
+            self._counters.sender_errors += 1
+            if self._counters.sender_errors <= 10:
+                logger.exception("kvevents: the sender of stream %s goes on after", self._stream)
+            time.sleep(STUCK_S)
+            return 0
+
+    def _pause(self, now: float, idle_s: float) -> None:
+        if idle_s < IDLE_AFTER_S:
+            time.sleep(RHYTHM_S)
+        elif self._in_flight.pending or (self._numbering.epoch is None and self._outbox.size()[0]):
+            time.sleep(STUCK_S)
+        else:
+            self._outbox.wait(self._longest_sleep(now))
+
+    def _longest_sleep(self, now: float) -> float:
+        numbering = self._numbering
+        owed = numbering.epoch is None or not self._in_flight.is_empty()
+        longest = WATCH_S if owed or numbering.has_hidden_hole() else SLEEP_S
+        if self._heartbeat_s > 0:
+            due_s = numbering.last_record_at + self._heartbeat_s - now
+            longest = min(longest, max(due_s, RHYTHM_S))
+        return longest
+
+    # One step ----------------------------------------------------------------------------------
+
+    def _step(self) -> int:
+        """Do what can be done without waiting; return how many batches moved."""
+        self.status = status = self._sink.status()
+        self._log_losses()
+        if status.superseded_by is not None:
+            return self._discard_superseded(status.superseded_by)
+        if self._numbering.epoch is None:
+            if not status.ready:
+                return 0
+            above = -1 if status.last_epoch is None else status.last_epoch
+            self._numbering.open(max(self._clock(), above + 1))
+        if status.generation != self._generation:
+            self._generation = status.generation
+            self._in_flight.take_back()
+        moved = self._count(self._in_flight.settle(self._sink.take_receipts()))
+        if not self._in_flight.pending:
+            moved += self._fill()
+        offer = self._in_flight.offer()
+        if offer:
+            taken = self._sink.send(offer)
+            moved += taken
+            self._count(self._in_flight.take(taken))
+        return moved
+
+    def _fill(self) -> int:
+        waiting = self._outbox.take(GROUP_BATCHES, GROUP_BYTES)
+        for item in waiting:
+            self._numbering.add(item, self.status.max_message_bytes)
+        if not waiting:
+            self._numbering.skip(self._outbox.take_tail_loss())
+        self._numbering.show_hidden_hole()
+        if self._heartbeat_s > 0 and self._in_flight.is_empty():
+            silent_s = time.monotonic() - self._numbering.last_record_at
+            if silent_s >= self._heartbeat_s:
+                self._numbering.beat()
+        return len(waiting)
+
+    def _count(self, settled: Iterable[Settled]) -> int:
+        moved = 0
+        counters = self._counters
+        for record, events, rejected in settled:
+            moved += 1
+            if rejected is None:
+                counters.published_batches += 1
+                counters.published_events += events
+                counters.published_bytes += len(record.payload)
+            else:
+                counters.lose(stats.REJECTED, 1, events)
+                self._numbering.note_rejected(record.seq)
+                self._log_rejected(record.seq, rejected)
+        return moved
+
+    def _discard_superseded(self, by: int) -> int:
+        if not self._told_superseded:
+            self._told_superseded = True
+            logger.error(
+                "kvevents: stream %s has a newer publisher (epoch %s, ours is %s); this one stops "
+                "sending. Two engines share one identity: give each its own `instance`.",
+                self._stream,
+                by,
+                self._numbering.epoch,
+            )
+        self._counters.lose(stats.SUPERSEDED, *self._in_flight.drop_unconfirmed())
+        self._counters.lose(stats.SUPERSEDED, *self._in_flight.drop_pending())
+        for item in self._outbox.take(GROUP_BATCHES, GROUP_BYTES):
+            self._counters.lose(stats.SUPERSEDED, 1, len(item.batch.events))
+        return 0
+
+    # The end -----------------------------------------------------------------------------------
+
+    def _finish(self, deadline: float) -> None:
+        while time.monotonic() < deadline and not self._is_drained():
+            if not self._guarded(self._step):
+                time.sleep(RHYTHM_S)
+        left_s = max(0.0, deadline - time.monotonic())
+        self._guarded(lambda: int(self._sink.flush(left_s)))
+        self._guarded(lambda: self._count(self._in_flight.settle(self._sink.take_receipts())))
+        self._count_unsent()
+        left_s = max(0.2, deadline - time.monotonic())
+        self._guarded(lambda: self._close_sink(left_s))
+
+    def _close_sink(self, timeout_s: float) -> int:
+        self._sink.close(timeout_s)
+        return 0
+
+    def _is_drained(self) -> bool:
+        waiting = self._outbox.size()[0] or self._outbox.has_tail_loss()
+        if self._numbering.epoch is None and waiting:
+            return False
+        return not waiting and self._in_flight.is_empty() and not self._numbering.has_hidden_hole()
+
+    def _count_unsent(self) -> None:
+        self._counters.lose(stats.UNCONFIRMED_AT_CLOSE, *self._in_flight.drop_unconfirmed())
+        self._counters.lose(stats.UNSENT_AT_CLOSE, *self._in_flight.drop_pending())
+        while waiting := self._outbox.take(GROUP_BATCHES, GROUP_BYTES):
+            events = sum(len(item.batch.events) for item in waiting)
+            self._counters.lose(stats.UNSENT_AT_CLOSE, len(waiting), events)
+
+    # What operators see ------------------------------------------------------------------------
+
+    def _log_losses(self) -> None:
+        total = sum(self._counters.lost.values()) + sum(self._outbox.lost.values())
+        if total == self._logged_lost or time.monotonic() < self._next_log_at:
+            return
+        self._next_log_at = time.monotonic() + LOG_EVERY_S
+        lost = stats.add(self._counters.lost, self._outbox.lost)
+        logger.warning(
+            "kvevents: stream %s lost %d batches since the last report (all so far: %s; %s)",
+            self._stream,
+            total - self._logged_lost,
+            ", ".join(f"{reason} {count}" for reason, count in sorted(lost.items())),
+            self.status.error or "the transport reports no error",
+        )
+        self._logged_lost = total
+
+    def _log_rejected(self, seq: int, why: str) -> None:
+        logger.warning(
+            "kvevents: stream %s lost batch %d: the transport refused it (%s)",
+            self._stream,
+            seq,
+            why,
+        )
