@@ -1,0 +1,101 @@
+"""Decode whatever engines and relays put on the wire. Raises nothing but ``DecodeError``.
+
+The usual path is one typed msgspec decode. Only when that fails are events taken one at a time, and
+those that are of an unknown kind or malformed are skipped and counted: the rest of the batch is
+still true.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any, Final
+
+import msgspec
+
+from kvevents_core.errors import DecodeError
+from kvevents_core.events import KVCacheEvent, KVEventBatch
+from kvevents_core.wire.lenient import read_event
+
+_NIL: Final = b"\xc0"
+_SHOWN_BYTES: Final = 16
+
+
+class DecodedBatch(msgspec.Struct, frozen=True, gc=False):
+    """One batch and what of it could not be read."""
+
+    batch: KVEventBatch
+    """Its events are ``KVCacheEvent`` structs; ``dp_rank`` is None if the sender gave none."""
+    skipped_events: int = 0
+    """Events of unknown kind, or malformed. They may have been removals: see ``Mirror``."""
+
+
+class _Frame(msgspec.Struct, array_like=True):
+    """A batch whose parts are well-formed msgpack and not looked at yet."""
+
+    ts: msgspec.Raw
+    events: list[msgspec.Raw]
+    rank: msgspec.Raw = msgspec.Raw(_NIL)
+
+
+class BatchDecoder:
+    """Decodes payloads of any dialect, mixed. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._batch = msgspec.msgpack.Decoder(KVEventBatch)
+        self._frame = msgspec.msgpack.Decoder(_Frame)
+        self._event: msgspec.msgpack.Decoder[KVCacheEvent] = msgspec.msgpack.Decoder(KVCacheEvent)
+        self._any = msgspec.msgpack.Decoder()
+
+    def decode(self, payload: bytes) -> DecodedBatch:
+        """Return the batch in ``payload``.
+
+        A timestamp that is no finite number reads as 0.0, a rank that is no int as None: neither
+        makes the events untrue.
+
+        Raises:
+            DecodeError: The bytes are not one msgpack array ``[ts, events, ...]``.
+        """
+        try:
+            batch = self._batch.decode(payload)
+        except Exception:
+            return self._decode_leniently(payload)
+        if not isfinite(batch.ts):
+            batch.ts = 0.0
+        return DecodedBatch(batch)
+
+    def _decode_leniently(self, payload: bytes) -> DecodedBatch:
+        try:
+            frame = self._frame.decode(payload)
+        except Exception as exc:
+            raise DecodeError(_complaint(payload, exc)) from exc
+        read = [self._decode_event(raw) for raw in frame.events]
+        events = [event for event in read if event is not None]
+        ts, rank = self._anything(frame.ts), self._anything(frame.rank)
+        batch = KVEventBatch(
+            ts=float(ts) if type(ts) in (int, float) and isfinite(ts) else 0.0,
+            events=events,
+            dp_rank=rank if type(rank) is int else None,
+        )
+        return DecodedBatch(batch, len(read) - len(events))
+
+    def _decode_event(self, raw: msgspec.Raw) -> KVCacheEvent | None:
+        try:
+            return self._event.decode(raw)
+        except Exception:
+            return read_event(self._anything(raw))
+
+    def _anything(self, raw: msgspec.Raw) -> Any:
+        try:
+            return self._any.decode(raw)
+        except Exception:
+            return None
+
+
+def _complaint(payload: object, cause: Exception) -> str:
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        return f"a payload must be bytes, not {type(payload).__name__}"
+    start = bytes(payload[:_SHOWN_BYTES]).hex(" ")
+    return (
+        f"{len(payload)} bytes, starting with {start or 'nothing'}, are not a KV event batch"
+        f" [ts, events, rank]: {cause}"
+    )
