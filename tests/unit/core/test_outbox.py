@@ -1,0 +1,206 @@
+"""The outbox: never blocks, keeps its bounds, and shows exactly where a batch was lost."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+
+import pytest
+
+from kvevents_core.events import AllBlocksCleared, BlockStored, KVEventBatch
+from kvevents_core.outbox import Outbox, estimate_bytes
+
+BIG = 1 << 40
+
+
+def batch(number: int, tokens: int = 0) -> KVEventBatch:
+    stored = BlockStored(block_hashes=[number], token_ids=list(range(1000, 1000 + tokens)))
+    return KVEventBatch(float(number), [stored])
+
+
+def drain(outbox: Outbox) -> list[tuple[int, float]]:
+    return [(w.lost_before, w.batch.ts) for w in outbox.take(1 << 20, BIG)]
+
+
+def test_batches_leave_in_the_order_they_came() -> None:
+    """What is put comes out once, in order, with no loss between."""
+    outbox = Outbox(10, BIG, "drop_newest")
+    for number in range(5):
+        outbox.put(batch(number))
+    assert drain(outbox) == [(0, float(n)) for n in range(5)]
+    assert outbox.take_tail_loss() == 0
+    assert outbox.size() == (0, 0)
+
+
+def test_drop_newest_keeps_the_oldest_and_marks_the_hole_before_the_next_kept() -> None:
+    """Three lost batches are seen exactly between the last kept and the next one put."""
+    outbox = Outbox(2, BIG, "drop_newest")
+    for number in range(5):
+        outbox.put(batch(number))
+    assert drain(outbox) == [(0, 0.0), (0, 1.0)]
+    outbox.put(batch(5))
+    assert drain(outbox) == [(3, 5.0)]
+    assert outbox.lost["overflow"] == 3
+    assert outbox.lost_events["overflow"] == 3
+
+
+def test_drop_oldest_keeps_the_newest_and_marks_the_hole_before_them() -> None:
+    """The oldest go first, and the hole stands where they stood."""
+    outbox = Outbox(2, BIG, "drop_oldest")
+    for number in range(5):
+        outbox.put(batch(number))
+    assert drain(outbox) == [(3, 3.0), (0, 4.0)]
+    assert outbox.lost["overflow"] == 3
+
+
+def test_a_loss_at_the_tail_is_told_once_and_only_when_nothing_waits() -> None:
+    """A hole behind the last batch is known as soon as the outbox is empty."""
+    outbox = Outbox(1, BIG, "drop_newest")
+    outbox.put(batch(0))
+    outbox.put(batch(1))
+    assert outbox.take_tail_loss() == 0
+    assert not outbox.has_tail_loss()
+    drain(outbox)
+    assert outbox.has_tail_loss()
+    assert outbox.take_tail_loss() == 1
+    assert outbox.take_tail_loss() == 0
+
+
+def test_the_byte_bound_holds_whatever_the_number_of_batches() -> None:
+    """Large batches are refused by memory before the count is reached."""
+    large = estimate_bytes(batch(0, 4096))
+    outbox = Outbox(1000, 3 * large, "drop_newest")
+    for number in range(10):
+        outbox.put(batch(number, 4096))
+    assert outbox.size() == (3, 3 * large)
+    assert outbox.lost["overflow"] == 7
+
+
+@pytest.mark.parametrize("policy", ["drop_newest", "drop_oldest", "block"])
+def test_a_batch_above_the_whole_bound_is_lost_and_costs_nothing_else(policy: str) -> None:
+    """One impossible batch neither blocks nor empties the outbox."""
+    outbox = Outbox(10, estimate_bytes(batch(0)) * 3, policy)
+    outbox.put(batch(0))
+    outbox.put(batch(1, 100_000))
+    outbox.put(batch(2))
+    assert drain(outbox) == [(0, 0.0), (1, 2.0)]
+
+
+def test_block_waits_until_there_is_room() -> None:
+    """With overflow block a publisher waits, loses nothing, and goes on when the sender takes."""
+    outbox = Outbox(1, BIG, "block")
+    outbox.put(batch(0))
+    entered = threading.Event()
+
+    def publish_second() -> None:
+        entered.set()
+        outbox.put(batch(1))
+
+    thread = threading.Thread(target=publish_second)
+    thread.start()
+    assert entered.wait(5)
+    assert drain(outbox) == [(0, 0.0)]
+    thread.join(5)
+    assert not thread.is_alive()
+    assert drain(outbox) == [(0, 1.0)]
+    assert outbox.lost["overflow"] == 0
+
+
+def test_block_ends_with_the_publisher() -> None:
+    """A publisher that waits for room is let go by shutdown, and its batch is counted."""
+    outbox = Outbox(1, BIG, "block")
+    outbox.put(batch(0))
+    thread = threading.Thread(target=outbox.put, args=(batch(1),))
+    thread.start()
+    outbox.refuse("closed")
+    thread.join(5)
+    assert not thread.is_alive()
+    assert outbox.lost["closed"] == 1
+
+
+def test_after_refusal_batches_are_counted_and_take_no_number() -> None:
+    """Published after shutdown: counted under closed, no hole in the stream."""
+    outbox = Outbox(10, BIG, "drop_newest")
+    outbox.put(batch(0))
+    outbox.refuse("closed")
+    outbox.put(batch(1))
+    assert drain(outbox) == [(0, 0.0)]
+    assert outbox.take_tail_loss() == 0
+    assert outbox.lost["closed"] == 1
+
+
+def test_an_empty_batch_sends_nothing() -> None:
+    """An idle engine loop costs no batch and no number."""
+    outbox = Outbox(10, BIG, "drop_newest")
+    outbox.put(KVEventBatch(1.0, []))
+    assert outbox.size() == (0, 0)
+    assert outbox.take_tail_loss() == 0
+
+
+@pytest.mark.parametrize("nonsense", [None, 7, "text", KVEventBatch(1.0, [object()])])
+def test_nonsense_never_raises_on_the_engines_thread(nonsense: object) -> None:
+    """Whatever is published, put returns; what is no batch is a counted hole."""
+    outbox = Outbox(10, BIG, "drop_newest")
+    outbox.put(nonsense)
+    outbox.put(batch(1))
+    taken = outbox.take(10, BIG)
+    assert taken[-1].batch.ts == 1.0
+    assert outbox.lost["encode"] == taken[-1].lost_before
+
+
+def test_take_is_bounded_in_batches_and_bytes() -> None:
+    """A group ends at either bound, but holds one batch at least."""
+    outbox = Outbox(100, BIG, "drop_newest")
+    for number in range(10):
+        outbox.put(batch(number, 100))
+    assert len(outbox.take(3, BIG)) == 3
+    assert len(outbox.take(100, 1)) == 1
+    assert len(outbox.take(100, BIG)) == 6
+
+
+def test_wait_returns_when_something_is_put_or_nudged() -> None:
+    """The sleeping sender is woken by a batch and by a nudge, long before its timeout."""
+    for wake in (lambda o: o.put(batch(0)), lambda o: o.nudge()):
+        outbox = Outbox(10, BIG, "drop_newest")
+        sleeper = threading.Thread(target=outbox.wait, args=(30.0,))
+        sleeper.start()
+        wake(outbox)
+        sleeper.join(5)
+        assert not sleeper.is_alive()
+
+
+def test_several_publishing_threads_lose_nothing_uncounted() -> None:
+    """Kept plus lost equals put, and the holes equal the losses, under real contention."""
+    outbox = Outbox(50, BIG, "drop_oldest")
+    per_thread = 2000
+    threads = [
+        threading.Thread(target=lambda: [outbox.put(batch(n)) for n in range(per_thread)])
+        for _ in range(3)
+    ]
+    kept = holes = 0
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        taken = outbox.take(10, BIG)
+        kept += len(taken)
+        holes += sum(item.lost_before for item in taken)
+    for thread in threads:
+        thread.join()
+    while taken := outbox.take(1000, BIG):
+        kept += len(taken)
+        holes += sum(item.lost_before for item in taken)
+    holes += outbox.take_tail_loss()
+    assert kept + holes == 3 * per_thread
+    assert outbox.lost["overflow"] == holes
+    assert outbox.size() == (0, 0)
+
+
+def test_tokens_count_by_what_they_hold() -> None:
+    """A list of ints weighs more than the same tokens in an array; pairs weigh most."""
+
+    def weight(tokens: object) -> int:
+        return estimate_bytes(KVEventBatch(0.0, [BlockStored(block_hashes=[1], token_ids=tokens)]))
+
+    assert weight(array("q", range(1000))) < weight(list(range(1000)))
+    assert weight(list(range(1000))) < weight([(n, n) for n in range(1000)])
+    assert estimate_bytes(KVEventBatch(0.0, [AllBlocksCleared()])) > 0
