@@ -1,0 +1,105 @@
+"""One event socket of a reader: SUB, its monitor, and what its frames mean.
+
+    live   [topic, seq 8 B BE unsigned, payload]
+
+libzmq filters topics by prefix, so the whole topic is compared here. Used by the source's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import zmq
+
+from kvevents_core.backend import Arrival, Malformed, PeersCounted, Reconnected, Record, Trouble
+from kvevents_core.naming import StreamId
+from kvevents_zmq.endpoints import Endpoint
+from kvevents_zmq.frames import SEQ_BYTES
+from kvevents_zmq.monitor import Monitor, stop_monitoring
+
+CHUNK_RECORDS: Final = 256
+CHUNK_BYTES: Final = 8 * 2**20
+
+
+class Channel:
+    """The live stream of one rank."""
+
+    def __init__(self, socket: zmq.Socket[Any], stream: StreamId, topic: bytes) -> None:
+        """``socket`` is a SUB without connections; ``open`` makes them."""
+        self.stream = stream
+        self.socket = socket
+        self.monitor = Monitor(socket)
+        self._topic = topic
+        self._made = 0
+        self._peers = 0
+        self._failure: str | None = None
+        self._binds = False
+        socket.subscribe(topic)
+
+    def connect(self, endpoint: Endpoint) -> None:
+        """Dial the publisher; an unreachable one is dialled again and again."""
+        self.socket.connect(str(endpoint))
+
+    def bind(self, bind: Callable[[zmq.Socket[Any]], str]) -> str:
+        """Listen for publishers, by ``bind``; returns the real endpoint."""
+        self._binds = True
+        return bind(self.socket)
+
+    def drain(self) -> list[Arrival]:
+        """Return what waits: notices first, then at most a chunk of messages in order."""
+        arrivals: list[Arrival] = self._notices()
+        messages = self._messages()
+        if messages:
+            # A new connection may have begun while they were read: core must know before them.
+            arrivals += self._notices()
+        arrivals += messages
+        return arrivals
+
+    def close(self) -> None:
+        """Close the socket and its monitor."""
+        self.monitor.close()
+        stop_monitoring(self.socket)
+        self.socket.close(0)
+
+    def _messages(self) -> list[Arrival]:
+        messages: list[Arrival] = []
+        receive, topic, stream = self.socket.recv_multipart, self._topic, self.stream
+        size_bytes = 0
+        try:
+            for _ in range(CHUNK_RECORDS):
+                frames = receive(zmq.DONTWAIT)
+                if len(frames) == 3 and len(frames[1]) == SEQ_BYTES:
+                    if frames[0] == topic:
+                        seq = int.from_bytes(frames[1], "big")
+                        messages.append(Record(stream, None, seq, frames[2], stream.rank))
+                        size_bytes += len(frames[2])
+                else:
+                    messages.append(Malformed(stream.rank, _shape(frames)))
+                if size_bytes > CHUNK_BYTES:
+                    break
+        except zmq.Again:
+            pass
+        return messages
+
+    def _notices(self) -> list[Arrival]:
+        """Return what the monitor saw since the last call."""
+        monitor, rank = self.monitor, self.stream.rank
+        if not monitor.read():
+            return []
+        notices: list[Arrival] = []
+        if self._binds and monitor.peers != self._peers:
+            notices.append(PeersCounted(rank, monitor.peers))
+        self._peers = monitor.peers
+        if monitor.made > self._made:
+            notices.append(Reconnected(rank, first=not self._made))
+            self._made = monitor.made
+        if monitor.failure is not None and monitor.failure != self._failure:
+            notices.append(Trouble(rank, monitor.failure))
+        self._failure = monitor.failure
+        return notices
+
+
+def _shape(frames: list[bytes]) -> str:
+    sizes = ", ".join(str(len(frame)) for frame in frames[:8])
+    return f"expected 3 frames with a seq of 8 bytes, got {len(frames)} of {sizes} bytes"

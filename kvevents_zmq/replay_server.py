@@ -1,0 +1,146 @@
+"""Serve the replay ring to readers over ROUTER, in the engines' framing.
+
+Every client has a cursor and its own small send queue in libzmq: a slow client is skipped until it
+has read on, so it neither holds up others nor piles up memory, and nothing is cut off. Runs on one
+thread, which is not the one that sends live traffic. Never blocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import zmq
+
+from kvevents_core.backend import Record, SinkHost
+from kvevents_core.naming import StreamId
+from kvevents_zmq.frames import END, HEAD_REQUEST, HeadReply, format_head, parse_request
+
+CLIENT_HWM: Final = 64
+"""Messages libzmq holds for one client: what a client that stopped reading can cost, beside TCP's."""
+_PORTION_RECORDS: Final = 64
+_WAITING_REQUESTS: Final = 16
+_MORE: Final = zmq.SNDMORE | zmq.DONTWAIT
+
+
+class _Client:
+    """What one client asked for and has not got yet."""
+
+    def __init__(self, identity: bytes) -> None:
+        self.identity = identity
+        self.requests: deque[int | bytes] = deque()
+        self.answering = False
+        self.next_seq = 0
+        self.stop_seq = 0
+        self.replies: deque[list[bytes]] = deque()
+
+
+class ReplayServer:
+    """Answers the requests that arrive at one ROUTER socket."""
+
+    def __init__(
+        self, router: zmq.Socket[Any], topic: bytes, stream: StreamId, host: SinkHost
+    ) -> None:
+        """``router`` has ROUTER_MANDATORY set, which is what makes a full client visible."""
+        self.sent = 0
+        """Replies sent: records, heads and end markers."""
+        self.ignored = 0
+        """Requests that were none, or one too many from a client."""
+        self._router = router
+        self._topic = topic
+        self._stream = stream
+        self._host = host
+        self._clients: dict[bytes, _Client] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether some client still waits for part of an answer."""
+        return bool(self._clients)
+
+    def take_requests(self) -> None:
+        """Read every request that waits."""
+        while True:
+            try:
+                frames = self._router.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            request = parse_request(frames[1:])
+            if request is None:
+                self.ignored += 1
+                continue
+            client = self._clients.setdefault(frames[0], _Client(frames[0]))
+            if len(client.requests) < _WAITING_REQUESTS:
+                client.requests.append(request)
+            else:
+                self.ignored += 1
+
+    def answer(self) -> bool:
+        """Send each waiting client one portion, as far as it takes it; True if anything went."""
+        went = False
+        for client in list(self._clients.values()):
+            sent, alive = self._answer_one(client)
+            went = went or sent
+            if not alive:
+                del self._clients[client.identity]
+        return went
+
+    def _answer_one(self, client: _Client) -> tuple[bool, bool]:
+        """Return (whether a message went, whether more is to come or may yet be asked)."""
+        sent = False
+        if not client.replies and not self._fill(client):
+            return sent, False
+        while client.replies:
+            try:
+                self._send(client.identity, client.replies[0])
+            except zmq.Again:
+                return sent, True
+            except zmq.ZMQError as exc:
+                if exc.errno != zmq.EHOSTUNREACH:
+                    raise
+                return sent, False
+            client.replies.popleft()
+            self.sent += 1
+            sent = True
+        return sent, True
+
+    def _fill(self, client: _Client) -> bool:
+        """Put the next portion into ``client.replies``; False if nothing is owed any more."""
+        if not client.answering:
+            if not client.requests:
+                return False
+            request = client.requests.popleft()
+            client.answering = True
+            first, next_seq = self._host.history.bounds()
+            wanted = request if isinstance(request, int) else next_seq
+            # What is published after the request is live traffic, and would never end here.
+            client.next_seq, client.stop_seq = max(wanted, first), next_seq
+            if request == HEAD_REQUEST:
+                head = HeadReply(self._stream, self._host.epoch(), first, next_seq)
+                client.replies.append(format_head(head))
+        self._read_portion(client)
+        return True
+
+    def _read_portion(self, client: _Client) -> None:
+        records: list[Record] = []
+        if client.next_seq < client.stop_seq:
+            records = self._host.history.read(client.next_seq, _PORTION_RECORDS)
+        for record in records:
+            if record.seq >= client.stop_seq:
+                client.next_seq = client.stop_seq
+                break
+            client.replies.append(
+                [b"", self._topic, record.seq.to_bytes(8, "big"), record.payload]
+            )
+            client.next_seq = record.seq + 1
+        if len(records) < _PORTION_RECORDS or client.next_seq >= client.stop_seq:
+            client.replies.append(list(END))
+            client.answering = False
+
+    def _send(self, identity: bytes, frames: list[bytes]) -> None:
+        """Send one message; a full or gone client shows at the first frame, before any is taken."""
+        send: Callable[[bytes, int], object] = self._router.send
+        send(identity, _MORE)
+        for frame in frames[:-1]:
+            send(frame, _MORE)
+        send(frames[-1], zmq.DONTWAIT)

@@ -1,0 +1,162 @@
+"""The sink's second thread: answers replay requests and watches who is connected.
+
+It alone uses the ROUTER and the reading end of the monitor once it runs; the sender thread alone
+uses the PUB socket. So replay never delays live traffic. Never raises into the sender.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+
+from kvevents_zmq.replay_server import ReplayServer
+
+if TYPE_CHECKING:
+    from kvevents_core.backend import SinkHost
+    from kvevents_core.naming import StreamId
+    from kvevents_zmq.monitor import Monitor
+
+log = logging.getLogger("kvevents.zmq")
+
+LONELY_S: Final = 30.0
+"""A dialling publisher without a peer for this long is worth a warning."""
+_RETRY_MIN_MS: Final = 1
+_RETRY_MAX_MS: Final = 50
+_ERROR_PAUSE_MS: Final = 1000
+
+
+class SinkService:
+    """One thread per sink, started by ``start`` and ended by ``stop``."""
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        monitor: Monitor,
+        router: zmq.Socket[Any] | None,
+        *,
+        dials: str | None,
+        lonely_s: float = LONELY_S,
+    ) -> None:
+        """``dials`` is the endpoint of a publisher that connects, None where it binds."""
+        self.error: str | None = None
+        self.replies = 0
+        self.ignored_requests = 0
+        self._monitor = monitor
+        self._router = router
+        self._dials = dials
+        self._lonely_at = time.monotonic() + lonely_s
+        self._warned = dials is None
+        self._failure: str | None = None
+        self._server: ReplayServer | None = None
+        self._host: SinkHost | None = None
+        self._thread: threading.Thread | None = None
+        address = f"inproc://kvevents-stop-{id(self)}"
+        self._stopper: zmq.Socket[Any] = context.socket(zmq.PAIR)
+        self._stopper.linger = 0
+        self._stopper.bind(address)
+        self._stopped: zmq.Socket[Any] = context.socket(zmq.PAIR)
+        self._stopped.linger = 0
+        self._stopped.connect(address)
+
+    @property
+    def peers(self) -> int:
+        """Readers connected now."""
+        return self._monitor.peers
+
+    def start(self, host: SinkHost, topic: bytes, stream: StreamId) -> None:
+        """Begin; from here on the thread owns the router and the monitor."""
+        self._host = host
+        if self._router is not None:
+            self._server = ReplayServer(self._router, topic, stream, host)
+        self._thread = threading.Thread(
+            target=self._run, name=f"kvevents-zmq-{stream.rank}", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread and close its sockets; False if it did not end in time."""
+        thread = self._thread
+        if thread is None:
+            self._close_sockets()
+        else:
+            self._stopper.send(b"", zmq.DONTWAIT)
+            thread.join(timeout_s)
+            if thread.is_alive():
+                return False
+        self._stopper.close(0)
+        return True
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._stopped, self._monitor.reader, self._router):
+            if socket is not None:
+                poller.register(socket, zmq.POLLIN)
+        pause_ms = _RETRY_MIN_MS
+        went = False
+        try:
+            while True:
+                pause_ms = _RETRY_MIN_MS if went else min(2 * pause_ms, _RETRY_MAX_MS)
+                events = dict(poller.poll(self._timeout_ms(went=went, pause_ms=pause_ms)))
+                if self._stopped in events:
+                    return
+                try:
+                    went = self._turn()
+                except zmq.ContextTerminated:
+                    return
+                except Exception as exc:
+                    self._complain(exc)
+                    if self._stopped.poll(_ERROR_PAUSE_MS):
+                        return
+        finally:
+            self._close_sockets()
+
+    def _turn(self) -> bool:
+        """Do what is due; True if a reply went out, so that more may follow at once."""
+        self._watch_peers()
+        server = self._server
+        if server is None:
+            return False
+        server.take_requests()
+        went = server.answer()
+        self.replies, self.ignored_requests = server.sent, server.ignored
+        return went
+
+    def _timeout_ms(self, *, went: bool, pause_ms: int) -> int | None:
+        if self._server is not None and self._server.busy:
+            return 0 if went else pause_ms
+        if self._warned:
+            return None
+        return max(0, int(1000 * (self._lonely_at - time.monotonic())) + 1)
+
+    def _watch_peers(self) -> None:
+        monitor = self._monitor
+        if monitor.read():
+            if monitor.failure != self._failure and monitor.failure is not None:
+                log.warning("a reader could not connect: %s", monitor.failure)
+            self._failure = monitor.failure
+            if self._host is not None:
+                self._host.wake()
+        if not self._warned and time.monotonic() >= self._lonely_at:
+            self._warned = True
+            if not monitor.made:
+                log.warning(
+                    "publisher dials %s and found no reader in %.0f s; its batches reach nobody. "
+                    "Start the reader, which must bind there, or set bind to true",
+                    self._dials,
+                    LONELY_S,
+                )
+
+    def _complain(self, exc: Exception) -> None:
+        if self.error is None:
+            log.error("replay of a ZMQ sink failed and is tried again", exc_info=exc)
+        self.error = f"{type(exc).__name__}: {exc}"
+
+    def _close_sockets(self) -> None:
+        self._stopped.close(0)
+        self._monitor.close()
+        if self._router is not None:
+            self._router.close()

@@ -1,0 +1,129 @@
+"""Make contexts and sockets with the options that cannot be set later, and bind them.
+
+A context of its own for each sink and source, since an inherited or shared one outlives its owner's
+care; inproc alone needs the process's shared one, because only sockets of one context meet there.
+Never sends or receives.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket as system
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+
+from kvevents_core.errors import AddressInUseError, TransportError
+
+if TYPE_CHECKING:
+    from kvevents_core.naming import StreamId
+    from kvevents_zmq.curve import CurveKeys
+    from kvevents_zmq.endpoints import Endpoint
+
+LINGER_MS: Final = 1000
+"""What a socket may still try to send after it was closed; finite from its creation on."""
+_RECONNECT_MAX_MS: Final = 2000
+_KEEPALIVE_IDLE_S: Final = 30
+_KEEPALIVE_INTERVAL_S: Final = 10
+_KEEPALIVE_COUNT: Final = 3
+
+_ADVICE: Final = {
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+    errno.ENODEV: "this machine has no such address or interface",
+    errno.EACCES: "no permission; ports below 1024 need a privilege, a path its directory's",
+    errno.ENOENT: "its directory does not exist",
+    errno.EINVAL: "libzmq does not take this address",
+}
+
+
+def make_context(*endpoints: Endpoint | None, io_threads: int = 1) -> zmq.Context[Any]:
+    """Return the context for sockets at ``endpoints``; ``end_context`` gives it back."""
+    if any(endpoint is not None and endpoint.scheme == "inproc" for endpoint in endpoints):
+        return zmq.Context.instance()
+    return zmq.Context(io_threads)
+
+
+def is_shared(context: zmq.Context[Any]) -> bool:
+    """Return whether ``context`` is the process's shared one."""
+    return context is zmq.Context._instance
+
+
+def end_context(context: zmq.Context[Any]) -> None:
+    """Terminate ``context`` unless it is shared; waits for sockets that linger."""
+    if not is_shared(context):
+        context.term()
+
+
+def make_socket(
+    context: zmq.Context[Any], kind: int, *, ipv6: bool, keys: CurveKeys | None
+) -> zmq.Socket[Any]:
+    """Return a new socket with every option set that later would be too late."""
+    made: zmq.Socket[Any] = context.socket(kind)
+    made.linger = LINGER_MS
+    made.ipv6 = ipv6 and system_has_ipv6()
+    made.reconnect_ivl_max = _RECONNECT_MAX_MS
+    # The kernel's keepalive finds a peer that vanished; ZMTP heartbeats would need its consent.
+    made.tcp_keepalive = 1
+    made.tcp_keepalive_idle = _KEEPALIVE_IDLE_S
+    made.tcp_keepalive_intvl = _KEEPALIVE_INTERVAL_S
+    made.tcp_keepalive_cnt = _KEEPALIVE_COUNT
+    if keys is not None:
+        keys.apply(made)
+    return made
+
+
+def bind_socket(made: zmq.Socket[Any], endpoint: Endpoint, stream: StreamId) -> str:
+    """Bind ``made`` and return its real endpoint, with the port the system chose.
+
+    Raises:
+        AddressInUseError: Something listens there already.
+        TransportError: The address cannot be had for another reason.
+    """
+    try:
+        made.bind(str(endpoint))
+    except zmq.ZMQError as exc:
+        raise bind_error(exc, endpoint, stream) from exc
+    return real_endpoint(made, endpoint)
+
+
+def real_endpoint(made: zmq.Socket[Any], endpoint: Endpoint) -> str:
+    """Return ``endpoint`` with the port that ``made``, bound to it, really has."""
+    if endpoint.port != 0:
+        return str(endpoint)
+    port = made.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(port, bytes)
+    return f"{str(endpoint)[:-1]}{port.rpartition(b':')[2].decode()}"
+
+
+def bind_error(exc: zmq.ZMQError, endpoint: Endpoint, stream: StreamId) -> TransportError:
+    """Return the error to raise for ``exc``, met while binding ``endpoint`` for ``stream``."""
+    if exc.errno == errno.EADDRINUSE:
+        return address_in_use(endpoint, stream)
+    reason = _ADVICE.get(exc.errno or 0, exc.strerror or "unknown reason")
+    return TransportError(
+        f"cannot bind {endpoint} for stream {stream}: {reason}", address=str(endpoint)
+    )
+
+
+def address_in_use(endpoint: Endpoint, stream: StreamId) -> AddressInUseError:
+    """Return the error that says another socket has ``endpoint``."""
+    return AddressInUseError(
+        f"{endpoint} is taken already, so stream {stream} has no address. Check whether another "
+        f"engine on this host uses the same endpoint, whether an earlier run still lives, and "
+        f"whether two ranks of this engine both claim stream rank {stream.rank}",
+        address=str(endpoint),
+    )
+
+
+@cache
+def system_has_ipv6() -> bool:
+    """Return whether this system can bind an IPv6 address."""
+    if not system.has_ipv6:
+        return False
+    try:
+        with system.socket(system.AF_INET6, system.SOCK_STREAM) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return False
+    return True

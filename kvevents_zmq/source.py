@@ -1,0 +1,164 @@
+"""Read any number of streams over ZMQ: one SUB per stream rank, one replay client beside it.
+
+Where the publisher binds, a channel dials it; where it dials, the channel binds. The number of a
+channel is its stream rank. libzmq dials again by itself, so a publisher may die and come back;
+what the connections went through comes as notices. Never interprets a payload.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from kvevents_core.backend import Arrival, Head, ReaderOptions, Record, Source
+from kvevents_core.errors import ClosedError, ConfigError
+from kvevents_core.naming import StreamId
+from kvevents_zmq import endpoints
+from kvevents_zmq.channel import Channel
+from kvevents_zmq.curve import reader_keys
+from kvevents_zmq.replay_client import ReplayClient
+from kvevents_zmq.sockets import bind_socket, end_context, make_context, make_socket
+
+if TYPE_CHECKING:
+    from kvevents_zmq.endpoints import Endpoint
+    from kvevents_zmq.settings import ZmqSettings
+
+
+class ZmqSource(Source):
+    """The receiving end of the streams ``reader.ranks`` (rank 0 if not given)."""
+
+    def __init__(self, settings: ZmqSettings, reader: ReaderOptions) -> None:
+        """Begin to dial, or bind.
+
+        Raises:
+            ConfigError: The settings leave open where to dial, or a CURVE key cannot be used.
+            TransportError: Where the publisher dials: its endpoint cannot be bound here.
+        """
+        self._settings = settings
+        self._reader = reader
+        self._keys = reader_keys(settings)
+        self._ranks = tuple(sorted(set(reader.ranks or (0,))))
+        settings.check_ranks(self._ranks[-1] + 1)
+        self._check_ports()
+        self._closed = False
+        self._context = make_context(settings.events, settings.replay)
+        self._channels: dict[int, Channel] = {}
+        self._replays: dict[int, ReplayClient] = {}
+        self._poller = zmq.Poller()
+        self._turn = 0
+        self.endpoints: dict[int, str] = {}
+        """Where each channel dials or, with the real port, listens."""
+        try:
+            for rank in self._ranks:
+                self._open_channel(rank)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_ports(self) -> None:
+        settings = self._settings
+        where = [("endpoint", settings.events)] if settings.publisher_binds else []
+        if settings.replay is not None:
+            where.append(("replay_endpoint", settings.replay))
+        for key, endpoint in where:
+            if endpoint.port == 0:
+                raise ConfigError(
+                    f"{key} {str(endpoint)!r}: a reader cannot know the port the system chose; "
+                    f"give the one the publisher's describe() reports",
+                    key=key,
+                )
+
+    def _open_channel(self, rank: int) -> None:
+        settings, reader = self._settings, self._reader
+        stream = StreamId(reader.tenant, reader.model, reader.instance, rank)
+        topic = settings.topic.encode()
+        base = settings.events.for_rank(rank)
+        there = endpoints.dial if settings.publisher_binds else None
+        endpoint = there(base, reader.host) if there else endpoints.listen(base)
+        socket = self._make(zmq.SUB, endpoint)
+        socket.rcvhwm = settings.rcvhwm
+        channel = self._channels[rank] = Channel(socket, stream, topic)
+        if there:
+            channel.connect(endpoint)
+            self.endpoints[rank] = str(endpoint)
+        else:
+            bind = partial(bind_socket, endpoint=endpoint, stream=stream)
+            self.endpoints[rank] = channel.bind(bind)
+        self._poller.register(channel.socket, zmq.POLLIN)
+        self._poller.register(channel.monitor.reader, zmq.POLLIN)
+        if settings.replay is not None:
+            far = endpoints.dial(settings.replay.for_rank(rank), reader.host)
+            make = partial(self._make, zmq.DEALER, far)
+            self._replays[rank] = ReplayClient(make, str(far), topic)
+
+    def _make(self, kind: int, endpoint: Endpoint) -> zmq.Socket[Any]:
+        ipv6 = self._settings.ipv6_for(endpoint)
+        return make_socket(self._context, kind, ipv6=ipv6, keys=self._keys)
+
+    def receive(self, timeout_s: float) -> Sequence[Arrival]:
+        """Return what arrived, waiting at most ``timeout_s`` for the first.
+
+        Raises:
+            ClosedError: After ``close``.
+        """
+        self._check_open()
+        end_at = time.monotonic() + timeout_s
+        while True:
+            left_ms = max(0.0, 1000 * (end_at - time.monotonic()))
+            ready = dict(self._poller.poll(math.ceil(left_ms)))
+            arrivals = self._drain(ready)
+            if arrivals or not left_ms:
+                return arrivals
+
+    def _drain(self, ready: dict[Any, int]) -> list[Arrival]:
+        """Take a chunk from each ready channel, another one first each time."""
+        arrivals: list[Arrival] = []
+        self._turn = (self._turn + 1) % len(self._ranks)
+        for rank in (*self._ranks[self._turn :], *self._ranks[: self._turn]):
+            channel = self._channels[rank]
+            if channel.socket in ready or channel.monitor.reader in ready:
+                arrivals += channel.drain()
+        return arrivals
+
+    def channels(self) -> Mapping[int, StreamId]:
+        """Return the stream ranks that have a replay socket."""
+        return {rank: self._channels[rank].stream for rank in self._replays}
+
+    def head(self, channel: int, timeout_s: float) -> Head | None:
+        """Ask the publisher of ``channel`` where it stands; a stock engine cannot say."""
+        self._check_open()
+        replay = self._replays.get(channel)
+        said = None if replay is None else replay.head(timeout_s)
+        return None if said is None else Head(*said)
+
+    def recover(
+        self, channel: int, stream: StreamId, first_seq: int, timeout_s: float
+    ) -> Sequence[Record] | None:
+        """Return the next portion from the replay socket; with the epoch where it is told."""
+        self._check_open()
+        replay = self._replays.get(channel)
+        answer = None if replay is None else replay.recover(first_seq, timeout_s)
+        if answer is None:
+            return None
+        epoch, portion = answer
+        return [Record(stream, epoch, one.seq, one.payload, channel) for one in portion]
+
+    def close(self) -> None:
+        """Close every socket; nothing lingers, since a reader has nothing to deliver."""
+        if self._closed:
+            return
+        self._closed = True
+        for replay in self._replays.values():
+            replay.close()
+        for channel in self._channels.values():
+            channel.close()
+        end_context(self._context)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the ZMQ source is closed")
