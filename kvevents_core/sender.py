@@ -170,7 +170,8 @@ class Sender:
         self._log_losses()
         if status.superseded_by is not None:
             return self._discard_superseded(status.superseded_by)
-        if self._numbering.epoch is None:
+        opens = self._numbering.epoch is None
+        if opens:
             if not status.ready:
                 return 0
             above = -1 if status.last_epoch is None else status.last_epoch
@@ -179,7 +180,7 @@ class Sender:
             self._generation = status.generation
             self._in_flight.take_back()
         moved = self._count(self._in_flight.settle(self._sink.take_receipts()))
-        if not self._in_flight.pending:
+        if opens or not self._in_flight.pending:
             moved += self._fill()
         offer = self._in_flight.offer()
         if offer:
