@@ -126,8 +126,8 @@ class ZmqSource(Source):
         return arrivals
 
     def channels(self) -> Mapping[int, StreamId]:
-        """Return the stream ranks that have a replay socket."""
-        return {rank: self._channels[rank].stream for rank in self._replays}
+        """Return every stream rank that is read, with or without a replay socket."""
+        return {rank: channel.stream for rank, channel in self._channels.items()}
 
     def head(self, channel: int, timeout_s: float) -> Head | None:
         """Ask the publisher of ``channel`` where it stands; a stock engine cannot say."""
