@@ -1,0 +1,316 @@
+"""One NATS connection that is made again for ever, with its event loop on a thread of its own.
+
+Every connection is a new client: nats-py's own reconnection would first send what it had buffered
+and leave out what was lost in the socket before it, which breaks the order of a stream (nats-py
+2.16, ``_attempt_reconnect``). So a lost connection loses the client with all it held, the owner is
+told by a new session, and sends again what was not confirmed. Nothing here knows records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from kvevents_nats.settings import NatsSettings
+
+logger = logging.getLogger("kvevents.nats")
+
+Session = Callable[[Any], Awaitable[None]]
+"""What the owner does with one connected client; cancelled when that connection is lost."""
+
+FIRST_WAIT_S: Final = 0.1
+"""Pause after a first failed attempt; it doubles up to ``reconnect_wait_s``."""
+STABLE_S: Final = 3.0
+"""A connection that lasted this long makes the next pause short again."""
+CLOSE_S: Final = 0.5
+"""Most time a client gets to close."""
+_DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
+
+T = TypeVar("T")
+
+
+class NotPermittedError(Exception):
+    """The server refused a subject to this user."""
+
+
+class Connection:
+    """Keeps a client connected.
+
+    Args:
+        settings: Where and how to connect.
+        name: The connection's name, as the server's monitoring shows it.
+        session: Run on the loop for each new client; when it ends or raises, the client is closed
+            and a new one made after a pause.
+        changed: Called on the loop thread after ``connected`` or ``error`` changed.
+    """
+
+    def __init__(
+        self, settings: NatsSettings, name: str, session: Session, changed: Callable[[], None]
+    ) -> None:
+        self._settings = settings
+        self._name = name
+        self._session = session
+        self._changed = changed
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._starting = threading.Lock()
+        self._stopped = False
+        self._close_s = CLOSE_S
+        self._last_client_error: Exception | None = None
+        self._denied: list[tuple[str, str]] = []
+        self._denial = asyncio.Event()
+        self._discovered: list[str] = []
+        self.connected = False
+        self.error: str | None = None
+        """The last trouble, in one line; None while connected and well."""
+        self.server: str = ""
+        """Address, name and version of the server of the last connection."""
+        self.connections = 0
+        """How many times a connection was made."""
+        self._thread = threading.Thread(target=self._run, name="kvevents-nats", daemon=True)
+
+    # Any thread --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the loop thread; returns at once."""
+        self._thread.start()
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the loop thread run ``call``; quiet when the loop is gone or not yet there."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(call)
+
+    def stop(self, timeout_s: float) -> None:
+        """Close the client and end the thread, within ``timeout_s``; quiet when called again."""
+        if os.getpid() != self._pid:
+            return  # a forked child has neither the thread nor the right to the socket
+        with self._starting:
+            self._stopped = True
+            self._close_s = max(0.02, min(CLOSE_S, timeout_s / 3))
+            main = self._main
+        if main is not None:
+            self.post(lambda: _cancel(main))
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(max(0.05, timeout_s))
+
+    def is_alive(self) -> bool:
+        """Return whether the loop thread runs."""
+        return self._thread.is_alive()
+
+    # Loop thread -------------------------------------------------------------------------------
+
+    def note(self, error: str | None) -> None:
+        """Set or clear the error that ``status`` and the log show."""
+        if error == self.error:
+            return
+        self.error = error
+        if error is not None:
+            logger.warning("kvevents: nats %s: %s", self._name, error)
+        self._changed()
+
+    async def ask(self, question: Awaitable[T], subject: str) -> T:
+        """Await an answer to a request on ``subject``.
+
+        Raises:
+            NotPermittedError: The server refused the subject, which nats-py shows only as a timeout.
+        """
+        task = asyncio.ensure_future(question)
+        self._denied = [denied for denied in self._denied if denied[1] != subject.lower()]
+        try:
+            while not task.done():
+                denial = asyncio.ensure_future(self._denial.wait())
+                await asyncio.wait({task, denial}, return_when=asyncio.FIRST_COMPLETED)
+                denial.cancel()
+                self._denial.clear()
+                self.check_permitted("publish", subject)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+
+    def check_permitted(self, verb: str, subject: str) -> None:
+        """Raise ``NotPermittedError`` if this connection was refused ``subject`` (lower-cased)."""
+        if (verb, subject.lower()) in self._denied:
+            raise NotPermittedError(f"no permission to {verb} to {subject!r}")
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._entry())
+        except asyncio.CancelledError:
+            pass
+        except Exception:
+            logger.exception("kvevents: nats %s: the connection thread ended", self._name)
+            self.error = "the connection thread ended; see the log"
+        finally:
+            self.connected = False
+            self._loop = None
+
+    async def _entry(self) -> None:
+        with self._starting:
+            if self._stopped:
+                return
+            self._loop = asyncio.get_running_loop()
+            self._main = asyncio.current_task()
+        await self._live()
+
+    async def _live(self) -> None:
+        wait_s = FIRST_WAIT_S
+        while not self._stopped:
+            began = time.monotonic()
+            try:
+                await self._connect_and_serve()
+            except asyncio.CancelledError:
+                raise
+            except Exception as exc:
+                self.note(self._describe(exc))
+            if time.monotonic() - began > STABLE_S:
+                wait_s = FIRST_WAIT_S
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads load
+            wait_s = min(wait_s * 2, self._settings.reconnect_wait_s)
+
+    async def _connect_and_serve(self) -> None:
+        import nats.aio.client
+
+        nc = nats.aio.client.Client()
+        closed = asyncio.Event()
+        self._denied = []
+        self._denial = asyncio.Event()
+        try:
+            await self._connect(nc, closed)
+            self._refuse_plaintext(nc)
+            self.connections += 1
+            self.connected = True
+            self.server = _describe_server(nc)
+            self.note(None)
+            self._changed()
+            await self._serve(nc, closed)
+        finally:
+            self.connected = False
+            self._discovered = [server.geturl() for server in nc.discovered_servers]
+            await _abandon(nc, self._close_s)
+            self._changed()
+
+    async def _serve(self, nc: Any, closed: asyncio.Event) -> None:
+        session = asyncio.ensure_future(self._session(nc))
+        lost = asyncio.ensure_future(closed.wait())
+        try:
+            await asyncio.wait({session, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if session.done():
+                session.result()
+            else:
+                raise ConnectionError(_reason(nc.last_error) or "the server closed the connection")
+        finally:
+            lost.cancel()
+            session.cancel()
+            await asyncio.wait({session}, timeout=self._close_s)
+            if not session.done():
+                # nats-py swallows a cancellation while it waits for the socket (``_flush_pending``);
+                # with the client closed the next call of the session raises instead.
+                await _abandon(nc, self._close_s)
+                session.cancel()
+                await asyncio.wait({session}, timeout=self._close_s)
+            if session.done() and not session.cancelled():
+                session.exception()
+
+    async def _connect(self, nc: Any, closed: asyncio.Event) -> None:
+        settings = self._settings
+        servers = list(settings.servers)
+        if not settings.wants_tls or settings.tls_hostname:
+            # Servers make themselves known by IP address, which certificates seldom carry.
+            servers = list(dict.fromkeys([*servers, *self._discovered]))
+        self._last_client_error = None
+
+        async def on_error(exc: Exception) -> None:
+            self._take_error(exc)
+
+        async def on_closed() -> None:
+            closed.set()
+
+        options: dict[str, Any] = settings.login()
+        if settings.wants_tls:
+            options["tls"] = settings.tls_context()
+        if settings.tls_hostname:
+            options["tls_hostname"] = settings.tls_hostname
+        connecting = nc.connect(
+            servers=servers,
+            name=self._name,
+            error_cb=on_error,
+            closed_cb=on_closed,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0.01,
+            connect_timeout=settings.connect_timeout_s,
+            ping_interval=settings.ping_interval_s,
+            no_echo=True,
+            tls_handshake_first=settings.tls_first,
+            inbox_prefix=settings.inbox_prefix,
+            **options,
+        )
+        # The client's own limits do not bound a TLS handshake that never ends (nats-py 2.16).
+        await asyncio.wait_for(connecting, settings.connect_timeout_s * len(servers))
+
+    def _take_error(self, exc: Exception) -> None:
+        denied = _DENIED.search(str(exc).lower())
+        if denied:
+            self._denied.append(("publish" if denied[1] == "publish" else "subscribe", denied[2]))
+            self._denial.set()
+        else:
+            self._last_client_error = exc
+
+    def _refuse_plaintext(self, nc: Any) -> None:
+        # The client follows the server's wish, so a server without TLS would go unnoticed.
+        if self._settings.wants_tls and nc._current_server.uri.scheme != "wss":
+            required = nc._server_info.get("tls_required")
+            if not required and not self._settings.tls_first:
+                raise ConnectionError("the server offers no TLS, but tls settings are given")
+
+    def _describe(self, exc: Exception) -> str:
+        import nats.errors
+
+        if isinstance(exc, nats.errors.NoServersError) and self._last_client_error is not None:
+            exc = self._last_client_error
+        if isinstance(exc, asyncio.TimeoutError):
+            exc = self._last_client_error or TimeoutError("timed out")
+        where = ", ".join(self._settings.servers)
+        doing = "lost" if self.connections and isinstance(exc, ConnectionError) else "trouble with"
+        return f"{doing} {where}: {_reason(exc)}"
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+async def _abandon(nc: Any, timeout_s: float) -> None:
+    """Close ``nc`` whatever state it is in; a socket that will not close is dropped."""
+    with contextlib.suppress(Exception):
+        await asyncio.wait_for(nc.close(), timeout_s)
+    writer = getattr(getattr(nc, "_transport", None), "_io_writer", None)
+    if writer is not None:
+        with contextlib.suppress(Exception):
+            writer.transport.abort()
+
+
+def _reason(exc: BaseException | None) -> str:
+    if exc is None:
+        return ""
+    text = str(exc).removeprefix("nats: ").strip("'") or type(exc).__name__
+    return text if text != "None" else type(exc).__name__
+
+
+def _describe_server(nc: Any) -> str:
+    url = nc.connected_url
+    where = url.netloc.rsplit("@", 1)[-1] if url is not None else "?"
+    info = nc._server_info
+    return f"{where} ({info.get('server_name', '?')}, nats-server {info.get('version', '?')})"
