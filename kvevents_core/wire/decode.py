@@ -1,8 +1,8 @@
 """Decode whatever engines and relays put on the wire. Raises nothing but ``DecodeError``.
 
-The usual path is one typed msgspec decode. Only when that fails are events taken one at a time, and
-those that are of an unknown kind or malformed are skipped and counted: the rest of the batch is
-still true.
+The usual path is one typed msgspec decode, and one more for the legacy form. Only when both fail
+are events taken one at a time, and those that are of an unknown kind or malformed are skipped and
+counted: the rest of the batch is still true.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from kvevents_core.errors import DecodeError
 from kvevents_core.events import KVCacheEvent, KVEventBatch
 from kvevents_core.wire.lenient import read_event
+from kvevents_core.wire.positional import PositionalBatch
 
 _NIL: Final = b"\xc0"
 _SHOWN_BYTES: Final = 16
@@ -42,6 +43,7 @@ class BatchDecoder:
 
     def __init__(self) -> None:
         self._batch = msgspec.msgpack.Decoder(KVEventBatch)
+        self._positional = msgspec.msgpack.Decoder(PositionalBatch)
         self._frame = msgspec.msgpack.Decoder(_Frame)
         self._event: msgspec.msgpack.Decoder[KVCacheEvent] = msgspec.msgpack.Decoder(KVCacheEvent)
         self._any = msgspec.msgpack.Decoder()
@@ -57,6 +59,15 @@ class BatchDecoder:
         """
         try:
             batch = self._batch.decode(payload)
+        except Exception:
+            return self._decode_otherwise(payload)
+        if not isfinite(batch.ts):
+            batch.ts = 0.0
+        return DecodedBatch(batch)
+
+    def _decode_otherwise(self, payload: bytes) -> DecodedBatch:
+        try:
+            batch = self._positional.decode(payload).as_ours()
         except Exception:
             return self._decode_leniently(payload)
         if not isfinite(batch.ts):

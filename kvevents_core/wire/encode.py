@@ -103,7 +103,9 @@ class BatchEncoder:
         return self.encode(KVEventBatch(ts, [AllBlocksCleared()], self._rank))
 
     def _encode_whole(self, batch: Any) -> bytes:
-        batch = self._stamped(batch)
+        name = self._rank_field_of.get(type(batch))
+        if name is None or getattr(batch, name) is None or type(batch.ts) is not float:
+            batch = self._stamped(batch)
         if self._strip is not None:
             batch = with_fields(batch, events=[self._strip(event) for event in batch.events])
         if self._form is not None:

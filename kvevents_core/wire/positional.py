@@ -13,8 +13,16 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
+import msgspec
+
 from kvevents_core.errors import EncodeError
-from kvevents_core.events import AllBlocksCleared, BlockRemoved, BlockStored
+from kvevents_core.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    KVCacheEvent,
+    KVEventBatch,
+)
 
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
     struct.__name__: struct.__struct_fields__
@@ -57,3 +65,35 @@ def to_positional(event: Any) -> list[Any]:
     if tag == "BlockStored" and items[3] is None:
         items[3] = []
     return items
+
+
+class _Stored(BlockStored, array_like=True, tag="BlockStored", gc=False):
+    pass
+
+
+class _Removed(BlockRemoved, array_like=True, tag="BlockRemoved", gc=False):
+    pass
+
+
+class _Cleared(AllBlocksCleared, array_like=True, tag="AllBlocksCleared", gc=False):
+    pass
+
+
+class PositionalBatch(msgspec.Struct, array_like=True, gc=False):
+    """A batch whose events are all positional, for a typed decoder; fields as ``KVEventBatch``."""
+
+    ts: float
+    events: list[_Stored | _Removed | _Cleared]
+    dp_rank: int | None = None
+
+    def as_ours(self) -> KVEventBatch:
+        """Return the batch with events of the public classes."""
+        events = [_PUBLIC[type(event)](*msgspec.structs.astuple(event)) for event in self.events]
+        return KVEventBatch(self.ts, events, self.dp_rank)
+
+
+_PUBLIC: Final[dict[type, type[KVCacheEvent]]] = {
+    _Stored: BlockStored,
+    _Removed: BlockRemoved,
+    _Cleared: AllBlocksCleared,
+}
