@@ -220,12 +220,11 @@ def _parse_tcp(text: str, rest: str, key: str) -> Endpoint:
         if not bracket or ":" not in host:
             raise _wrong(text, key, "brackets must hold an IPv6 address, as in tcp://[::1]:5557")
     else:
-        host, _, after = rest.rpartition(":")
-        tail = f":{after}" if host else ""
+        host, colon, after = rest.rpartition(":")
+        host, tail = (host, colon + after) if colon else (rest, "")
         if ":" in host and _is_ipv6(rest):
             advice = f"is ambiguous; put the address in brackets: tcp://[{host}]:{after}"
             raise _wrong(text, key, advice)
-        host = host or rest
     problem = _host_problem(host)
     if problem is not None:
         raise _wrong(text, key, problem)
