@@ -275,6 +275,10 @@ class BackendSettings(BaseSettings):
         """Raise ``ConfigError`` if ``stream_ranks`` streams cannot have an address each."""
         return
 
+    def address_of(self, stream: StreamId) -> str | None:
+        """Return where ``stream`` is found, for people: endpoint, topic, subject; None: unsaid."""
+        return None
+
 
 SettingsT = TypeVar("SettingsT", bound=BackendSettings)
 

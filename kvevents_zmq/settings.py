@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from kvevents_core.backend import BackendSettings
 from kvevents_core.errors import ConfigError
+from kvevents_core.naming import StreamId
 from kvevents_zmq import endpoints
 from kvevents_zmq.endpoints import Endpoint
 
@@ -107,6 +108,10 @@ class ZmqSettings(BackendSettings):
             endpoints.check_ranks(replay, stream_ranks, "replay_endpoint")
             if self.publisher_binds:
                 endpoints.check_apart(self.events, replay, stream_ranks)
+
+    def address_of(self, stream: StreamId) -> str:
+        """Return the event endpoint of the stream's rank."""
+        return str(self.events.for_rank(stream.rank))
 
     def ipv6_for(self, endpoint: Endpoint) -> bool:
         """Return whether a socket at ``endpoint`` is to have the IPV6 option."""

@@ -1,0 +1,35 @@
+"""How every command speaks: text for people, one line of JSON for programs, errors in one line.
+
+Exit codes, the same for all commands: 0 ok, 1 the check failed, 2 bad usage or configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Final
+
+from rich.console import Console
+
+OK: Final = 0
+FAILED: Final = 1
+BAD_USAGE: Final = 2
+
+
+class UsageError(Exception):
+    """The command line asks for something impossible; the message says what to type instead."""
+
+
+def console() -> Console:
+    """Return a console on today's standard output; plain where it is no terminal."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print one object on one line and flush, so that a pipe sees it now."""
+    print(json.dumps(value, default=str), flush=True)
+
+
+def print_error(message: str) -> None:
+    """Print one line for people on standard error."""
+    print(f"kvevents: {' '.join(message.split())}", file=sys.stderr, flush=True)
