@@ -104,7 +104,12 @@ class BatchEncoder:
 
     def _encode_whole(self, batch: Any) -> bytes:
         name = self._rank_field_of.get(type(batch))
-        if name is None or getattr(batch, name) is None or type(batch.ts) is not float:
+        if (
+            name is None
+            or getattr(batch, name) is None
+            or type(batch.ts) is not float
+            or type(batch.events) is not list
+        ):
             batch = self._stamped(batch)
         if self._strip is not None:
             batch = with_fields(batch, events=[self._strip(event) for event in batch.events])
@@ -152,12 +157,14 @@ class BatchEncoder:
             setattr(batch, name, self._rank)
         if type(batch.ts) is not float:
             batch.ts = float(batch.ts)  # AIBrix loses a batch whose timestamp is an int
+        if type(batch.events) is not list:
+            return with_fields(batch, events=list(batch.events))
         return batch
 
     def _as_ours(self, batch: Any) -> KVEventBatch:
         ranks = (getattr(batch, name, None) for name in _RANK_FIELDS)
         rank = next((rank for rank in ranks if rank is not None), self._rank)
-        return KVEventBatch(float(batch.ts), batch.events, rank)
+        return KVEventBatch(float(batch.ts), list(batch.events), rank)
 
 
 def _unchanged(event: Any) -> Any:
