@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kvevents_core import Malformed, ReaderOptions, Reconnected, Record, Source, Trouble
+from kvevents_core import Malformed, ReaderOptions, Record, Source, Trouble
 from kvevents_core.backend import Arrival
 from kvevents_core.errors import ClosedError, ConfigError
 from kvevents_nats.arrivals import Arrivals
@@ -65,7 +65,6 @@ class NatsSource(Source):
         self._puller: Puller | None = None
         self._dropping = False
         self._starved = False
-        self._sessions = 0
         session = self._read_log if settings.mode == "jetstream" else self._listen
         self._link = Connection(
             settings,
@@ -111,12 +110,6 @@ class NatsSource(Source):
             self._said = trouble
             self._arrivals.put(Trouble(CHANNEL, trouble))
 
-    def _greet(self) -> None:
-        self._said = None
-        self._sessions += 1
-        if self._sessions > 1:
-            self._arrivals.put(Reconnected(CHANNEL))
-
     def _kick(self) -> None:
         if self._puller is not None:
             self._puller.kick()
@@ -133,14 +126,10 @@ class NatsSource(Source):
             tick=self._release_due,
         )
         self._puller = puller
-        greeted = False
         await puller.open()
         while True:
             try:
                 facts = await puller.facts()
-                if not greeted:
-                    self._greet()
-                    greeted = True
                 await puller.read(self._consumer_start(facts), self._on_opened)
             except ConsumerLostError as exc:
                 self._link.note(f"reading {self._stream!r} anew: {exc}")
@@ -215,7 +204,7 @@ class NatsSource(Source):
         await nc.subscribe(self._filter, cb=self._on_live)
         await nc.flush(self._settings.ack_timeout_s)
         self._link.check_permitted("subscribe", self._filter)
-        self._greet()
+        self._said = None
         await asyncio.Event().wait()
 
     async def _on_live(self, message: Any) -> None:
