@@ -6,9 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Final, cast
 
-import click
 import typer
 
 from kvevents_core.cli.backends import backends
@@ -26,11 +25,17 @@ app = typer.Typer(
     help="KV-cache events as exactly one ordered stream per data-parallel rank.",
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_INTERRUPTED = 130
-_BAD_USAGE_ERRORS = (UsageError, ConfigError, BackendError, LayoutError, TraceError)
+_INTERRUPTED: Final = 130
+_PARSER_ERROR: Final = cast(
+    "type[Exception]",
+    next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"),
+)
+"""What the parser of this typer raises: click's own class, or typer's copy of it (0.29)."""
+_BAD_USAGE_ERRORS: Final = (UsageError, ConfigError, BackendError, LayoutError, TraceError)
 
 for command in (demo, ranks, check, backends, tail, publish):
     app.command(no_args_is_help=False)(command)
@@ -61,8 +66,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     try:
         code = app(args=list(arguments), prog_name="kvevents", standalone_mode=False)
-    except click.ClickException as exc:
-        return _fail(exc.format_message(), BAD_USAGE, arguments)
+    except _PARSER_ERROR as exc:
+        return _fail(_parser_text(exc), BAD_USAGE, arguments)
     except _BAD_USAGE_ERRORS as exc:
         return _fail(str(exc), BAD_USAGE, arguments)
     except KVEventsError as exc:
@@ -71,13 +76,19 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output has gone (``kvevents tail | head``): no error, and none at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     return code if isinstance(code, int) else OK
 
 
+def _parser_text(exc: BaseException) -> str:
+    format_message = getattr(exc, "format_message", None)
+    return str(format_message() if format_message else exc)
+
+
 def _fail(message: str, code: int, arguments: Sequence[str]) -> int:
-    print_error(message)
+    if message:  # empty where the help was printed instead
+        print_error(message)
     if "--json" in arguments:
         print_json({"error": message})
     return code

@@ -15,14 +15,18 @@ OK: Final = 0
 FAILED: Final = 1
 BAD_USAGE: Final = 2
 
+_WIDE: Final = 200
+"""Columns where nobody looks, so that no line of a table is broken for a program that reads it."""
+
 
 class UsageError(Exception):
     """The command line asks for something impossible; the message says what to type instead."""
 
 
 def console() -> Console:
-    """Return a console on today's standard output; plain where it is no terminal."""
-    return Console(highlight=False, soft_wrap=True)
+    """Return a console on today's standard output; plain and wide where it is no terminal."""
+    width = None if sys.stdout.isatty() else _WIDE
+    return Console(highlight=False, soft_wrap=True, width=width)
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ def ranks(
         print_json(_as_json(layout, addresses))
         return OK
     table = Table(box=None, pad_edge=False)
-    for column in ("process", "tp", "pp", "dp", "attn tp", "attn cp", "attn dp"):
+    for column in ("process", "tp", "pp", "dp", "attn tp", "attn cp", "attn dp", "stream"):
         table.add_column(column, justify="left" if column == "process" else "right")
     table.add_column("decision")
     for place in layout.placements():
@@ -80,7 +80,8 @@ def _row(place: Placement) -> tuple[Any, ...]:
         place.attn_tp_rank,
         place.attn_cp_rank,
         place.attn_dp_rank,
-        place.explain(),
+        place.stream_rank,
+        "publishes" if place.is_publisher else place.explain().partition(";")[0],
     )
 
 
