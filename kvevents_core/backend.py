@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings.sources import PydanticBaseSettingsSource
 
 from kvevents_core.naming import StreamId
 
@@ -259,17 +260,35 @@ class Capabilities:
     """A second publisher of a stream fails in ``open_sink`` with ``AddressInUseError``."""
 
 
-class BackendSettings(BaseSettings):
-    """Base of a backend's settings model: flat keys beside core's own in the one JSON object.
-
-    A subclass adds fields. Passwords are ``pydantic.SecretStr``. ``check_ranks`` refuses what is
-    wrong for some ranks only, on every rank alike. Core fills it from the JSON, the environment
-    (``KVEVENTS_<NAME>_<KEY>``, ``KVEVENTS_<KEY>``) and the secrets directory, in that order.
-    """
+class GatheredSettings(BaseSettings):
+    """Settings whose values core has gathered; strict, frozen, and silent about what they hold."""
 
     model_config = SettingsConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take the values given and no others: a field ``user`` is not the variable ``USER``."""
+        return (init_settings,)
+
+
+class BackendSettings(GatheredSettings):
+    """Base of a backend's settings model: flat keys beside core's own in the one JSON object.
+
+    A subclass adds fields; none may have the name of a core key. Passwords are
+    ``pydantic.SecretStr``. ``check_ranks`` refuses what is wrong for some ranks only, on every rank
+    alike. Core fills it from the JSON, the environment (``KVEVENTS_<NAME>_<KEY>``,
+    ``KVEVENTS_<KEY>``) and the secrets directory, in that order. A value in the JSON keeps its
+    kind: a number in quotes is no number.
+    """
 
     def check_ranks(self, stream_ranks: int) -> None:
         """Raise ``ConfigError`` if ``stream_ranks`` streams cannot have an address each."""

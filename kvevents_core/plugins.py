@@ -88,14 +88,19 @@ def installed_backends() -> list[InstalledBackend]:
     return [replace(each, problem=_problem(each, listed)) for each in listed]
 
 
-def load_backend(name: str) -> Backend[Any]:
+def load_backend(name: str, *, complete: bool = True) -> Backend[Any]:
     """Import the package of backend ``name``, and no other, and return its backend.
+
+    Args:
+        name: The ``publisher`` value, in any case.
+        complete: Refuse a backend whose extra is not installed. False serves only to look at
+            its settings model and capabilities.
 
     Raises:
         BackendError: No such backend, two of one name, or the package is broken.
     """
     wanted = normalise(name)
-    chosen = _choose(wanted)
+    chosen = _choose(wanted, complete=complete)
     plugin = _plugin(chosen)
     return _checked(chosen, _ask(chosen, plugin))
 
@@ -152,7 +157,7 @@ def _problem(backend: InstalledBackend, listed: list[InstalledBackend]) -> str |
     return None
 
 
-def _choose(wanted: str) -> InstalledBackend:
+def _choose(wanted: str, *, complete: bool) -> InstalledBackend:
     listed = installed_backends()
     named = [each for each in listed if each.name == wanted]
     known = sorted({each.name for each in listed if each.name != NULL})
@@ -167,8 +172,9 @@ def _choose(wanted: str) -> InstalledBackend:
             suggestion=suggestion,
         )
     chosen = next((each for each in named if _is_ours(each)), named[0])
-    if chosen.problem is not None:
-        raise _broken(chosen, chosen.problem)
+    problem = chosen.problem if complete or not chosen.missing else None
+    if problem is not None:
+        raise _broken(chosen, problem)
     for each in named:
         if each is not chosen:
             _log.warning("backend %s of %s is %s", each.name, each.provider, each.problem)
