@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from kvevents_core import BackendSettings
+from kvevents_core import BackendSettings, StreamId
 from kvevents_core.naming import STREAM_FIELDS, template_fields
+from kvevents_nats.subjects import subject_of
 
 _SCHEMES = ("nats", "tls", "ws", "wss")
 
@@ -134,6 +135,10 @@ class NatsSettings(BackendSettings):
             _need_package("aiohttp", f"the address {self.servers[0]}")
         _need_package("nats", 'publisher "nats"')
         return self
+
+    def address_of(self, stream: StreamId) -> str:
+        """Return the subject of ``stream``."""
+        return subject_of(self.subject, stream)
 
     def _has(self, name: str) -> bool:
         value = getattr(self, name)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from kvevents_core import KVEventsConfig
 from kvevents_nats import NatsSettings, settings
 
 
@@ -36,10 +37,15 @@ def test_servers_may_be_a_list_or_one_text(value: object) -> None:
     assert made(servers=value).servers == ("nats://a:1", "nats://b:2")
 
 
-def test_the_environment_fills_servers_from_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment fills servers from one text."""
-    monkeypatch.setenv("SERVERS", "nats://a:1,b:2")
-    assert NatsSettings().servers == ("nats://a:1", "b:2")
+def test_the_environment_fills_servers_and_secrets() -> None:
+    """One text is split at commas; a secret needs no place in the flag."""
+    environ = {"KVEVENTS_NATS_SERVERS": "nats://a:1,b:2", "KVEVENTS_NATS_TOKEN": "hunter2"}
+    config = KVEventsConfig.from_mapping({"publisher": "nats"}, environ=environ)
+    given = config.backend_settings
+    assert isinstance(given, NatsSettings)
+    assert given.servers == ("nats://a:1", "b:2")
+    assert given.login() == {"token": "hunter2"}
+    assert "hunter2" not in repr(config)
 
 
 @pytest.mark.parametrize(
