@@ -46,7 +46,8 @@ def judge(watch: DemoWatch) -> Verdict:
 
 def identity(process: ProcessWatch) -> str:
     """Return which process it is, for people."""
-    return f"{process.name} (pid {process.pid})"
+    refused = ", refused" if process.failed is not None else ""
+    return f"{process.name} (pid {process.pid}{refused})"
 
 
 def count_duplicates(watch: DemoWatch) -> int:
@@ -87,7 +88,7 @@ def _check_publishers(watch: DemoWatch) -> Iterator[str]:
         if not publishers:
             yield f"stream {rank} has no publisher"
         elif len(publishers) > 1:
-            names = " and ".join(map(_role, publishers))
+            names = " and ".join(map(identity, publishers))
             yield f"stream {rank} was published by {len(publishers)} processes: {names}"
         for process in publishers:
             holdings = process.ready
@@ -95,12 +96,6 @@ def _check_publishers(watch: DemoWatch) -> Iterator[str]:
                 yield f"{identity(process)} publishes stream {rank} but listens on no address"
             if process.progress.get("superseded_by") is not None:
                 yield f"{identity(process)} was told that another process owns stream {rank}"
-
-
-def _role(process: ProcessWatch) -> str:
-    if process.failed is not None:
-        return f"{identity(process)}, which was refused"
-    return identity(process)
 
 
 def _check_silent(watch: DemoWatch) -> Iterator[str]:
@@ -134,10 +129,7 @@ def _check_streams(watch: DemoWatch) -> Iterator[str]:
 def _check_stream(watch: DemoWatch, rank: int, stream: StreamWatch) -> Iterator[str]:
     yield from (f"stream {rank} has a gap, {gap}" for gap in stream.gaps)
     if stream.conflicts:
-        yield (
-            f"the reader saw a second publisher of stream {rank} in {len(stream.conflicts)} "
-            f"batches, first at {stream.conflicts[0]}"
-        )
+        yield f"the reader saw a second publisher of stream {rank}: {stream.conflicts[0]}"
     if stream.restarts:
         yield f"stream {rank} restarted {stream.restarts} times while no process did"
     if stream.skipped_events:
@@ -159,8 +151,8 @@ def _check_mirrors(watch: DemoWatch) -> Iterator[str]:
         }
         if len(set(dumps.values())) > 1:
             yield f"the caches of {', '.join(dumps)} differ although they share stream {rank}"
-        if not _is_mirrored(watch, rank):
-            held = max((len(dump) for dump in dumps.values()), default=0)
+        if dumps and not _is_mirrored(watch, rank):
+            held = max(len(dump) for dump in dumps.values())
             yield (
                 f"the reader's mirror of stream {rank} ({len(watch.mirrored_blocks(rank))} "
                 f"blocks) is not what the cache holds ({held} blocks)"

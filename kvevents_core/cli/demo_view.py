@@ -75,7 +75,7 @@ def print_verdict(console: Console, watch: DemoWatch, verdict: Verdict) -> None:
     console.print(f"streams      {facts['streams']} seen, {facts['expected_streams']} expected")
     for rank in range(facts["expected_streams"]):
         names = [_publisher_line(each) for each in facts["publishers"][str(rank)]] or ["nobody"]
-        console.print(f"  stream {rank:<4}published by {', '.join(names)}")
+        console.print(f"  stream {rank:<4}published by {'; '.join(names)}")
     silent = [process for process in watch.processes if not process.wants_to_publish]
     recorded = sum(process.progress.get("recorded_events", 0) for process in silent)
     console.print(f"silent       {len(silent)} processes, {recorded} events recorded by them")
@@ -94,9 +94,8 @@ def print_verdict(console: Console, watch: DemoWatch, verdict: Verdict) -> None:
 
 
 def _publisher_line(publisher: dict[str, Any]) -> str:
-    name = f"{publisher['process']} (pid {publisher['pid']})"
-    if publisher["refused"]:
-        return f"{name}, refused"
+    refused = ", refused" if publisher["refused"] else ""
+    name = f"{publisher['process']} (pid {publisher['pid']}{refused})"
     where = ", ".join(publisher["listening"] or ())
     return f"{name} on {where}" if where else name
 
