@@ -93,7 +93,8 @@ def _explain(
         return _placed(cause, _without_secrets(str(cause), fields, given), given)
     message = _without_secrets(detail["msg"], fields, given)
     message = re.sub("^(Value error|Assertion failed), ", "", message)
-    message = message.replace("Input should be", "it must be")
+    message = re.sub("^Input should be", "it must be", message)
+    message = re.sub("a valid (tuple|list|set|frozenset)$", "a list", message)
     key = str(detail["loc"][0]) if detail["loc"] else None
     if key is None or key not in fields:
         return ConfigError(message, key=key)
