@@ -34,9 +34,11 @@ class _Tier:
         self.copies: dict[BlockHash, int] = {}
 
     def store(self, hashes: list[BlockHash], *, counting: bool) -> None:
+        if not counting:
+            self.copies.update(dict.fromkeys(map(normalise_hash, hashes), 1))
+            return
         for block_hash in map(normalise_hash, hashes):
-            held = self.copies.get(block_hash, 0) if counting else 0
-            self.copies[block_hash] = held + 1
+            self.copies[block_hash] = self.copies.get(block_hash, 0) + 1
 
     def remove(self, hashes: list[BlockHash]) -> None:
         for block_hash in map(normalise_hash, hashes):
