@@ -143,13 +143,23 @@ class MemorySink(Sink):
         if newest is not None and ours is not None and newest > ours:
             self._superseded_by = newest
             return 0
-        if not self._hub.append(records, self._settings.capacity):
+        limit = self._settings.max_message_bytes
+        fitting = [r for r in records if limit is None or len(r.payload) <= limit]
+        if not self._hub.append(fitting, self._settings.capacity):
             return 0
-        self._receipts.append(Receipt(records[0].seq, records[-1].seq))
+        if len(fitting) == len(records):
+            self._receipts.append(Receipt(records[0].seq, records[-1].seq))
+        else:
+            self._receipts += [self._receipt_of(record, limit) for record in records]
         return len(records)
 
+    @staticmethod
+    def _receipt_of(record: Record, limit: int | None) -> Receipt:
+        too_large = limit is not None and len(record.payload) > limit
+        return Receipt(record.seq, record.seq, "too_large" if too_large else None)
+
     def take_receipts(self) -> Sequence[Receipt]:
-        """Return one receipt for each ``send``."""
+        """Return what became of the records of each ``send``."""
         receipts, self._receipts = self._receipts, []
         return receipts
 

@@ -176,10 +176,10 @@ class Sender:
                 return 0
             above = -1 if status.last_epoch is None else status.last_epoch
             self._numbering.open(max(self._clock(), above + 1))
+        moved = self._count(self._in_flight.settle(self._sink.take_receipts()))
         if status.generation != self._generation:
             self._generation = status.generation
             self._in_flight.take_back()
-        moved = self._count(self._in_flight.settle(self._sink.take_receipts()))
         if opens or not self._in_flight.pending:
             moved += self._fill()
         offer = self._in_flight.offer()
