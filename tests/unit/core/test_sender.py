@@ -142,7 +142,7 @@ def test_after_a_rebuild_everything_unconfirmed_goes_again_first_and_in_order() 
     line.sink.room = None
     line.step()
     line.step()
-    assert line.sink.seqs == [0, 1, 2, 3, 0, 1, 2, 3, 4]
+    assert line.sink.seqs == [0, 1, 2, 3, 2, 3, 4]
 
 
 def test_receipts_that_came_with_the_rebuild_save_the_resend() -> None:
@@ -150,7 +150,6 @@ def test_receipts_that_came_with_the_rebuild_save_the_resend() -> None:
     line = Line(confirms=True)
     line.step()
     line.sink.receipts.append(Receipt(0, 0))
-    line.step()
     line.sink.become(generation=1)
     line.step()
     assert line.sink.seqs == [0]
