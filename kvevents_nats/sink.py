@@ -158,7 +158,7 @@ class NatsSink(Sink):
             "subject": self._subject,
             "mode": self._settings.mode,
             "delivery": "stored and acknowledged" if self._jetstream else "at most once",
-            "stream": stored if self._jetstream else None,
+            "jetstream_stream": stored if self._jetstream else None,
             "connections": self._link.connections,
             "resends": self._window.generation,
             "unacknowledged": self._window.size(),

@@ -51,6 +51,7 @@ class NatsServer:
         self.config = config
         self._port = -1
         self._monitor_port = -1
+        self._asked = (-1, -1)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,6 +69,7 @@ class NatsServer:
         assert binary is not None, "no nats-server binary"
         assert self._process is None, "the server runs already"
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._asked = (self._port, self._monitor_port)
         self._write_config()
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -120,9 +122,11 @@ class NatsServer:
         return (self.folder / "server.log").read_text(errors="replace")
 
     def _write_config(self) -> None:
+        # A reload refuses a monitoring port other than the one the process was started with.
+        port, monitor_port = self._asked
         lines = [
-            f"listen: 127.0.0.1:{self._port}",
-            f"http: 127.0.0.1:{self._monitor_port}",
+            f"listen: 127.0.0.1:{port}",
+            f"http: 127.0.0.1:{monitor_port}",
             f'ports_file_dir: "{self.folder}"',
             'server_name: "kvevents-test"',
         ]
