@@ -118,7 +118,7 @@ def check_variables(around: Surroundings, names: Names) -> Iterator[str]:
         meant = _meant_variable(name, names)
         if meant is not None:
             raise _misspelt(given, PREFIX + meant)
-        yield from names.warn(f"{given.origin} is not a variable of it")
+        yield from names.warn(f"{given.origin} is not known")
 
 
 def _meant_variable(name: str, names: Names) -> str | None:
