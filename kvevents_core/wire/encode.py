@@ -44,6 +44,7 @@ class BatchEncoder:
         self._pack = msgspec.msgpack.Encoder(enc_hook=plain).encode
         self._strip: Callable[[Any], Any] | None = without_tokens if omit_token_ids else None
         self._form: Callable[[Any], Any] | None = to_positional if dialect == "array" else None
+        self._reshapes = self._strip is not None or self._form is not None
         self._rank_field_of: dict[type, str | None] = {}
         """Per batch class; None for one whose instances have to be rebuilt as ours."""
 
@@ -56,17 +57,21 @@ class BatchEncoder:
             EncodeError: The batch, or at least one of its events, cannot be encoded.
         """
         try:
-            return self._encode_whole(batch)
+            name = self._rank_field_of.get(type(batch))
+            ready = (
+                name is not None
+                and getattr(batch, name) is not None
+                and type(batch.ts) is float
+                and type(batch.events) is list
+            )
+            whole = batch if ready else self._stamped(batch)
+            if self._reshapes:
+                whole = with_fields(
+                    whole, events=[self._reshaped(event) for event in whole.events]
+                )
+            return self._pack(whole)
         except Exception as exc:
-            payload, lost_events = self._encode_by_event(batch)
-            if payload is None:
-                kind = type(batch).__name__
-                raise EncodeError(f"a {kind} is not a batch that can be encoded: {exc}") from exc
-            if lost_events:
-                raise EncodeError(
-                    f"{lost_events} of {len(batch.events)} events cannot be encoded: {exc}"
-                ) from exc
-            return payload
+            return self._encode_repaired(batch, exc)
 
     def encode_surviving(self, batch: Any) -> tuple[bytes | None, int]:
         """Return the payload of the events that can be encoded, and how many cannot.
@@ -74,8 +79,8 @@ class BatchEncoder:
         (None, number of events) if the batch itself cannot be encoded. Never raises.
         """
         try:
-            return self._encode_whole(batch), 0
-        except Exception:
+            return self.encode(batch), 0
+        except EncodeError:
             return self._encode_by_event(batch)
 
     def split(self, batch: Any, max_message_bytes: int) -> SplitBatch:
@@ -102,20 +107,16 @@ class BatchEncoder:
         """Return the batch that opens an epoch: one ``AllBlocksCleared``."""
         return self.encode(KVEventBatch(ts, [AllBlocksCleared()], self._rank))
 
-    def _encode_whole(self, batch: Any) -> bytes:
-        name = self._rank_field_of.get(type(batch))
-        if (
-            name is None
-            or getattr(batch, name) is None
-            or type(batch.ts) is not float
-            or type(batch.events) is not list
-        ):
-            batch = self._stamped(batch)
-        if self._strip is not None:
-            batch = with_fields(batch, events=[self._strip(event) for event in batch.events])
-        if self._form is not None:
-            batch = with_fields(batch, events=[self._form(event) for event in batch.events])
-        return self._pack(batch)
+    def _encode_repaired(self, batch: Any, cause: Exception) -> bytes:
+        payload, lost_events = self._encode_by_event(batch)
+        if payload is None:
+            kind = type(batch).__name__
+            raise EncodeError(f"a {kind} is not a batch that can be encoded: {cause}") from cause
+        if lost_events:
+            raise EncodeError(
+                f"{lost_events} of {len(batch.events)} events cannot be encoded: {cause}"
+            ) from cause
+        return payload
 
     def _encode_by_event(self, batch: Any) -> tuple[bytes | None, int]:
         try:
@@ -129,13 +130,15 @@ class BatchEncoder:
     def _encode_event(self, event: Any) -> bytes | None:
         for attempt in (_unchanged, repaired):
             try:
-                attempted = attempt(event)
-                if self._strip is not None:
-                    attempted = self._strip(attempted)
-                return self._pack(attempted if self._form is None else self._form(attempted))
+                return self._pack(self._reshaped(attempt(event)))
             except Exception:  # noqa: S112 - the caller counts what no attempt could encode
                 continue
         return None
+
+    def _reshaped(self, event: Any) -> Any:
+        if self._strip is not None:
+            event = self._strip(event)
+        return event if self._form is None else self._form(event)
 
     def _stripped(self, event: Any) -> Any:
         try:

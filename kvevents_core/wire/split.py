@@ -81,8 +81,12 @@ def fitting_parts(
         return [chunk]
     if room_bytes <= 0:
         return None
+    try:
+        pieces = list(cut(event, -(-len(chunk) // room_bytes)))
+    except Exception:  # lists without a length or slices: cut would have to guess
+        return None
     parts: list[bytes] = []
-    for piece in cut(event, -(-len(chunk) // room_bytes)):
+    for piece in pieces:
         encoded = encode_event(piece)
         fitting = encoded and fitting_parts(piece, encoded, room_bytes, encode_event)
         if not fitting:
@@ -103,7 +107,7 @@ def cut(event: Any, parts: int) -> Iterator[Any]:
             name: getattr(event, name)[first * items : (first + step) * items]
             for name, items in lengths.items()
         }
-        if first and "token_ids" in event.__struct_fields__:
+        if first and hasattr(event, "parent_block_hash"):
             changes["parent_block_hash"] = event.block_hashes[first - 1]
         yield with_fields(event, **changes)
 

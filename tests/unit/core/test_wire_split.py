@@ -17,6 +17,14 @@ TOKENS = list(range(BLOCKS * BLOCK_SIZE))
 LIMIT_BYTES = 400
 
 
+class Unsized:
+    """Tokens that can be encoded, but neither counted nor sliced."""
+
+    def tolist(self) -> list[int]:
+        """Return them as msgspec is given them."""
+        return TOKENS
+
+
 def store(**fields: Any) -> BlockStored:
     """A store of 64 blocks under parent 7."""
     return BlockStored(
@@ -133,6 +141,7 @@ def test_a_removal_is_cut_between_its_hashes() -> None:
     "event",
     [
         store(token_ids=TOKENS[:-1]),
+        store(token_ids=Unsized()),
         store(block_size=None),
         store(extra_keys=[["k"]]),
         store(lookahead_token_ids=[[1]] * (BLOCKS + 1)),
@@ -141,7 +150,7 @@ def test_a_removal_is_cut_between_its_hashes() -> None:
         AllBlocksCleared("m" * LIMIT_BYTES),
         BlockStored([1, 2], None, [1, 2], 1, extra_keys=["k" * LIMIT_BYTES, None]),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_cannot_be_cut_without_guessing_is_counted(event: Any) -> None:
     """That event is missing whole; its neighbours are sent."""
