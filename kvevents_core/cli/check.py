@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from kvevents_core import KVEventsConfig
+from kvevents_core import KVEventsConfig, settings
 from kvevents_core.cli.addresses import stream_addresses
 from kvevents_core.cli.given_config import Setting, effective_settings
 from kvevents_core.cli.output import FAILED, OK, console, print_json
@@ -39,7 +42,8 @@ def check(
     Reads the environment (KVEVENTS_...) and the secrets directory too; secrets are not shown. Exit
     code 2 if the configuration is wrong, 1 if --connect cannot reach the transport.
     """
-    parsed = KVEventsConfig.from_cli(config)
+    with _warnings_shown_once():
+        parsed = KVEventsConfig.from_cli(config)
     addresses = stream_addresses(parsed, dp_size or parsed.dp_size or rank + 1)
     reached = reach(parsed, rank, timeout) if connect else None
     if json_:
@@ -57,6 +61,21 @@ def check(
     else:
         _print(parsed, addresses, reached)
     return OK if reached is None or reached.is_ok else FAILED
+
+
+@contextmanager
+def _warnings_shown_once() -> Iterator[None]:
+    """Keep the settings' warnings out of the log: this command prints them where they belong."""
+    logger = logging.getLogger(settings.__name__)
+    logger.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_nothing)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False
 
 
 def _print(parsed: KVEventsConfig, addresses: dict[int, str], reached: Reached | None) -> None:

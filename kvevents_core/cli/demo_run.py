@@ -38,7 +38,7 @@ def run_demo(plan: DemoPlan, seconds: float, tick: Tick) -> DemoWatch:
         BackendError: The backend cannot be loaded.
         TransportError: The reader cannot have its local address.
     """
-    config = KVEventsConfig.from_mapping(plan.config)
+    config = KVEventsConfig.from_mapping(plan.config, origin="the demo's configuration")
     watch = DemoWatch(plan)
     with subscribe(config, dp_size=plan.layout.stream_ranks) as reader, Fleet(plan.jobs) as fleet:
         for process, pid in zip(watch.processes, fleet.pids, strict=True):

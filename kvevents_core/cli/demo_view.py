@@ -20,6 +20,7 @@ class DemoView:
     """Turns what was seen into tables; remembers earlier counts to work out rates."""
 
     def __init__(self) -> None:
+        self._started_s = time.monotonic()
         self._earlier: dict[int, tuple[float, dict[str, Any]]] = {}
         self._rates: dict[int, dict[str, float]] = {}
 
@@ -31,7 +32,11 @@ class DemoView:
             processes.add_column(column, justify="right" if right else "left", no_wrap=True)
         for index, process in enumerate(watch.processes):
             processes.add_row(*self._process_row(index, process))
-        return Group(processes, Text(""), _streams_table(watch))
+        headline = (
+            f"{len(watch.processes)} processes, {watch.plan.layout.stream_ranks} streams over "
+            f"{watch.plan.config['publisher']}, {time.monotonic() - self._started_s:.0f} s"
+        )
+        return Group(Text(headline), Text(""), processes, Text(""), _streams_table(watch))
 
     def _process_row(self, index: int, process: ProcessWatch) -> list[str | Text]:
         self._measure(index, process)

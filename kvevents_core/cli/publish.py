@@ -27,7 +27,12 @@ def publish(
     *,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Mooncake trace file to serve instead of synthetic traffic."),
+        typer.Option(
+            help="Mooncake trace file to serve instead of synthetic traffic.",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
     ] = None,
     rate: Annotated[
         float, typer.Option(help="Synthetic requests per second; 0 = as fast as possible.", min=0)

@@ -63,9 +63,11 @@ def reach(config: KVEventsConfig, rank: int, timeout_s: float) -> Reached:
         while not _is_reached(status) and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
             status = sink.status()
-        where = _where(sink.describe(), settings.address_of(stream))
+        described = sink.describe()
+        where = _where(described, settings.address_of(stream))
         if _is_reached(status):
-            return Reached(True, f"{backend.name}: reached {where}")
+            outcome = "is free to bind" if described.get("bind") else "answers"
+            return Reached(True, f"{backend.name}: {where} {outcome}")
         why = status.error or f"no answer within {timeout_s:g} s"
         return Reached(False, f"{backend.name}: {where} cannot be reached: {why}")
     finally:
