@@ -1,0 +1,212 @@
+"""kafka-python's clients, made without waiting and unmade within a deadline.
+
+With ``api_version`` given, kafka-python 3.0 connects in the background, for ever, and takes a lower
+version from the broker itself; without it the constructor waits. What is private in the client and
+needed here is named in this module only.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+from kafka.net.compat import KafkaNetClient
+
+from kvevents_kafka.client_log import client_log
+from kvevents_kafka.settings import KafkaSettings
+
+NEWEST_BROKER: Final = (4, 3)
+"""Newest broker version that kafka-python 3.0.12 knows."""
+BACKOFF_MAX_MS: Final = 1_000
+"""The default of 30 s would delay the recovery from a long outage by as much."""
+MAX_BLOCK_MS: Final = 50
+"""Longest wait of ``send`` for metadata; it happens only if a topic vanishes."""
+ADMIN_TIMEOUT_MS: Final = 3_000
+
+_producers: Final[weakref.WeakSet[KafkaProducer]] = weakref.WeakSet()
+
+
+@dataclass(slots=True)
+class Client:
+    """A producer or consumer, with the network client inside it."""
+
+    api: Any
+    """The ``KafkaProducer`` or ``KafkaConsumer``."""
+    net: KafkaNetClient
+    client_id: str
+
+    @property
+    def cluster(self) -> Any:
+        """Return what the client knows of brokers and topics."""
+        return self.net.cluster
+
+    def is_connected(self) -> bool:
+        """Return whether a connection to any broker stands."""
+        return any(self.net.connected(broker.node_id) for broker in self.cluster.brokers())
+
+    def partitions(self, topic: str) -> list[int] | None:
+        """Return the partitions of ``topic`` in order, or None if it is not known (yet)."""
+        known = self.cluster.partitions_for_topic(topic)
+        return sorted(known) if known else None
+
+    def ask_for(self, topic: str) -> None:
+        """Have metadata of ``topic`` fetched in the background."""
+        self.cluster.add_topic(topic)
+        if not self.cluster.partitions_for_topic(topic):
+            self.cluster.request_update()
+
+    def refresh(self) -> None:
+        """Have metadata fetched again in the background."""
+        self.cluster.request_update()
+
+    def trouble(self, topic: str) -> str | None:
+        """Return in one line why ``topic`` cannot be used, or None if nothing is known to be."""
+        if topic in self.cluster.unauthorized_topics:
+            return f"not authorized for topic {topic!r} (TopicAuthorizationFailed): grant an ACL"
+        if self.cluster.brokers() and not self.partitions(topic) and self.is_connected():
+            return (
+                f"topic {topic!r} does not exist, and the brokers do not create it by themselves"
+            )
+        return client_log.cause(self.client_id)
+
+
+def producer(settings: KafkaSettings, client_id: str, *, batch_size: int | None = None) -> Client:
+    """Return a producer that is connecting.
+
+    Raises:
+        KafkaError: The options do not fit together, as kafka-python sees it.
+        ValueError: kafka-python refuses an option.
+    """
+    options = _common(settings, client_id) | {
+        "acks": "all" if settings.is_idempotent else int(settings.acks),
+        "enable_idempotence": settings.is_idempotent,
+        # Without idempotence a retry keeps the order only if nothing else is under way.
+        "max_in_flight_requests_per_connection": 5 if settings.is_idempotent else 1,
+        "compression_type": None if settings.compression_type == "none" else settings.compression_type,
+        "linger_ms": settings.linger_ms,
+        "batch_size": settings.batch_size if batch_size is None else batch_size,
+        "max_request_size": settings.max_request_size,
+        "delivery_timeout_ms": settings.delivery_timeout_ms,
+        "max_block_ms": MAX_BLOCK_MS,
+        "allow_auto_create_topics": not settings.create_topics,
+        "metrics_enabled": False,
+    }  # fmt: skip
+    client = _make(KafkaProducer, options, settings, client_id)
+    # The client's own exit hook would close it before core has sent what waits.
+    client.api._unregister_cleanup()
+    _producers.add(client.api)
+    return client
+
+
+def consumer(settings: KafkaSettings, client_id: str, **special: Any) -> Client:
+    """Return a consumer without a group that is connecting."""
+    options = _common(settings, client_id) | {
+        "group_id": None,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "allow_auto_create_topics": False,
+        "metadata_max_age_ms": 10_000,
+        "metrics_enabled": False,
+    }
+    return _make(KafkaConsumer, options | special, settings, client_id)
+
+
+def admin(settings: KafkaSettings, client_id: str) -> Client:
+    """Return an admin client; waits for the brokers, at most ``ADMIN_TIMEOUT_MS``.
+
+    Raises:
+        KafkaError: No broker answered in time.
+    """
+    options = _common(settings, client_id) | {"bootstrap_timeout_ms": ADMIN_TIMEOUT_MS}
+    options["request_timeout_ms"] = ADMIN_TIMEOUT_MS
+    return _make(KafkaAdminClient, options, settings, client_id)
+
+
+def _common(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "bootstrap_servers": list(settings.bootstrap_servers),
+        "client_id": client_id,
+        "api_version": NEWEST_BROKER,
+        "reconnect_backoff_max_ms": BACKOFF_MAX_MS,
+        "request_timeout_ms": settings.request_timeout_ms,
+        "security_protocol": settings.security_protocol,
+    }
+    if settings.security_protocol.endswith("SSL"):
+        options["ssl_check_hostname"] = settings.ssl_check_hostname
+        for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
+            options[name] = getattr(settings, name) or None
+        if settings.ssl_password is not None:
+            options["ssl_password"] = settings.ssl_password.get_secret_value()
+    if settings.security_protocol.startswith("SASL_"):
+        options["sasl_mechanism"] = settings.sasl_mechanism
+        if settings.sasl_plain_password is not None:
+            options["sasl_plain_username"] = settings.sasl_plain_username
+            options["sasl_plain_password"] = settings.sasl_plain_password.get_secret_value()
+    return options
+
+
+def _make(kind: Any, options: dict[str, Any], settings: KafkaSettings, client_id: str) -> Client:
+    made: list[KafkaNetClient] = []
+
+    def net_client(**configs: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**configs))
+        return made[-1]
+
+    wanted = {**options, **settings.kafka_options, "kafka_client": net_client}
+    if isinstance(wanted["api_version"], list):  # JSON has no tuples
+        wanted["api_version"] = tuple(wanted["api_version"])
+    client_log.attach()
+    try:
+        api = kind(**{name: wanted[name] for name in wanted if name in kind.DEFAULT_CONFIG})
+    except BaseException:
+        # kafka-python leaves the thread of a client that failed in its constructor running.
+        for net in made:
+            net.close()
+        raise
+    return Client(api, made[0], client_id)
+
+
+def abandon_producer(client: Client) -> None:
+    """Let the producer send nothing more; what it held fails soon. Any thread, returns at once."""
+    client.api._sender.force_close()
+
+
+def close_producer(client: Client, timeout_s: float) -> bool:
+    """End the producer without sending what it holds; True if its thread ended in time.
+
+    ``KafkaProducer.close`` gives up when its flush does not finish, and leaves the thread running.
+    """
+    deadline = time.monotonic() + timeout_s
+    abandon_producer(client)
+    sender = client.api._sender
+    sender.join(max(0.05, timeout_s))
+    try:
+        client.api.close(timeout=max(0.01, deadline - time.monotonic()))
+    except KafkaError:
+        client.api._closed = True
+    return not sender.is_alive()
+
+
+def close_quietly(client: Client, timeout_s: float = 1.0) -> None:
+    """End a consumer or admin client; whatever goes wrong is of no interest any more."""
+    try:
+        if isinstance(client.api, KafkaConsumer):
+            client.api.close(autocommit=False, timeout_ms=timeout_s * 1000)
+        else:
+            client.api.close()
+    except (KafkaError, OSError, RuntimeError):
+        client.net.close()
+
+
+def _after_fork() -> None:
+    # The child has no sender thread: closing an inherited producer would only wait and complain.
+    for inherited in list(_producers):
+        inherited._closed = True
+
+
+os.register_at_fork(after_in_child=_after_fork)

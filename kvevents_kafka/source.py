@@ -1,0 +1,176 @@
+"""The receiving end: every partition of the topic, read by assigned offsets, without groups.
+
+A rebuildable index wants history, and committed offsets would hide it. Duplicates, gaps and epochs
+are core's business; here records of other streams are left out and troubles told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka import TopicPartition
+from kafka.errors import CorruptRecordError, KafkaError
+
+from kvevents_core import Malformed, ReaderOptions, Record, Source, StreamId, Trouble
+from kvevents_core.errors import ClosedError
+from kvevents_kafka import client as clients
+from kvevents_kafka.client_log import client_log
+from kvevents_kafka.positions import Positions, parse_start
+from kvevents_kafka.records import RecordDecoder, topic_of, topic_pattern, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvevents_core.backend import Arrival
+    from kvevents_kafka.client import Client
+    from kvevents_kafka.settings import KafkaSettings
+
+MOST_RECORDS: Final = 2_000
+SLICE_S: Final = 0.25
+"""Longest single wait inside the client, so that new partitions and troubles are noticed."""
+REFRESH_S: Final = 1.0
+"""How often partitions are looked for while some are missing."""
+DISCOVER_S: Final = 10.0
+"""How often topics that match a pattern are looked for."""
+REMIND_S: Final = 10.0
+"""The same trouble is told again after so long."""
+CHANNEL: Final = 0
+
+_numbers: Final = itertools.count()
+
+
+class KafkaSource(Source):
+    """Reads the streams that ``reader`` asks for.
+
+    Args:
+        settings: The publisher's own settings.
+        reader: What to read, and from where.
+
+    Raises:
+        ConfigError: Kafka does not allow the topic's name, or ``reader.start`` is no start.
+    """
+
+    def __init__(self, settings: KafkaSettings, reader: ReaderOptions) -> None:
+        self._reader = reader
+        self._pattern = topic_pattern(settings.topic, reader)
+        own = StreamId(reader.tenant, reader.model, reader.instance, 0)
+        self._topics = set() if self._pattern else {topic_of(settings.topic, own)}
+        start = parse_start(reader.start)
+        number = next(_numbers)
+        client_id = settings.client_id or f"kvevents-reader-{os.getpid()}-{number}"
+        client_log.watch(client_id)
+        self._client: Client = clients.consumer(settings, client_id, max_poll_records=MOST_RECORDS)
+        self._positions = Positions(self._client.api, start)
+        for topic in self._topics:
+            self._client.ask_for(topic)
+        self._assigned: set[TopicPartition] = set()
+        self._decoder = RecordDecoder()
+        self._refresh_at = 0.0
+        self._discover_at = 0.0
+        self._told: dict[str, float] = {}
+        self._closed = False
+
+    def receive(self, timeout_s: float) -> Sequence[Arrival]:
+        """Return what arrived, waiting at most about ``timeout_s`` for the first."""
+        if self._closed:
+            raise ClosedError("the Kafka source is closed")
+        deadline = time.monotonic() + timeout_s
+        arrivals: list[Arrival] = []
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            try:
+                self._assign(left_s)
+                polled = self._poll(min(left_s, SLICE_S))
+            except CorruptRecordError as error:
+                arrivals.append(Malformed(CHANNEL, f"skipped a corrupt record: {error}"))
+                self._positions.skip_one(error)
+            except KafkaError as error:
+                self._tell(arrivals, f"{type(error).__name__}: {error}")
+                time.sleep(min(left_s, 0.05))
+            else:
+                for records in polled:
+                    arrivals.extend(self._decoded(records))
+                self._tell_missing(arrivals)
+            if arrivals or time.monotonic() >= deadline:
+                return arrivals
+
+    def _poll(self, timeout_s: float) -> Iterable[list[Any]]:
+        if not self._assigned:
+            time.sleep(min(timeout_s, 0.05))
+            return ()
+        return self._client.api.poll(timeout_ms=int(timeout_s * 1000)).values()  # type: ignore[no-any-return]
+
+    def _decoded(self, records: list[Any]) -> Iterable[Arrival]:
+        decoder = self._decoder
+        for record in records:
+            self._positions.note(record)
+            try:
+                stream = decoder.stream(record.headers)
+                if not wanted(self._reader, stream):
+                    continue
+                epoch, seq = decoder.place(record.headers)
+            except ValueError as error:
+                where = f"{record.topic}/{record.partition} offset {record.offset}"
+                yield Malformed(CHANNEL, f"{where}: {error}")
+                continue
+            if record.value is None:
+                yield Malformed(CHANNEL, f"{record.topic}/{record.partition}: a tombstone")
+                continue
+            yield Record(stream, epoch, seq, bytes(record.value), CHANNEL)
+
+    # Partitions --------------------------------------------------------------------------------
+
+    def _assign(self, timeout_s: float) -> None:
+        """Assign what partitions there are by now; each is started where ``start`` says."""
+        now = time.monotonic()
+        if self._pattern is not None and now >= self._discover_at:
+            self._discover_at = now + DISCOVER_S
+            self._topics |= {t for t in self._client.api.topics() if self._pattern.fullmatch(t)}
+        found = {
+            TopicPartition(topic, partition)
+            for topic in self._topics
+            for partition in self._client.partitions(topic) or ()
+        }
+        new = found - self._assigned
+        if new:
+            self._positions.resolve(
+                new, is_first=not self._assigned, timeout_s=max(timeout_s, 1.0)
+            )
+            self._client.api.assign(sorted(self._assigned | new))
+            self._assigned |= new
+            self._positions.seek(new)
+        elif not found and now >= self._refresh_at:
+            self._refresh_at = now + REFRESH_S
+            self._client.refresh()
+
+    # Troubles ----------------------------------------------------------------------------------
+
+    def _tell_missing(self, arrivals: list[Arrival]) -> None:
+        """Tell why nothing can be read, if something is known to be wrong."""
+        if self._client.is_connected() and self._assigned:
+            self._told.clear()
+            return
+        for topic in self._topics:
+            trouble = self._client.trouble(topic)
+            if trouble is not None:
+                self._tell(arrivals, trouble)
+
+    def _tell(self, arrivals: list[Arrival], reason: str) -> None:
+        now = time.monotonic()
+        if now - self._told.get(reason, -REMIND_S) >= REMIND_S:
+            self._told[reason] = now
+            arrivals.append(Trouble(CHANNEL, reason))
+
+    def position(self) -> dict[str, Any] | None:
+        """Return the next offset of each partition, by topic."""
+        return self._positions.as_dict()
+
+    def close(self) -> None:
+        """End the client; quiet when called again."""
+        if not self._closed:
+            self._closed = True
+            clients.close_quietly(self._client)
+            client_log.forget(self._client.client_id)
