@@ -68,6 +68,8 @@ class KafkaSource(Source):
             self._client.ask_for(topic)
         self._assigned: set[TopicPartition] = set()
         self._decoder = RecordDecoder()
+        self._was_missing = False
+        """Whether the brokers have said that there is no such topic: all that comes is new."""
         self._refresh_at = 0.0
         self._discover_at = 0.0
         self._told: dict[str, float] = {}
@@ -136,14 +138,14 @@ class KafkaSource(Source):
         }
         new = found - self._assigned
         if new:
-            self._positions.resolve(
-                new, is_first=not self._assigned, timeout_s=max(timeout_s, 1.0)
-            )
+            is_first = not self._assigned and not self._was_missing
+            self._positions.resolve(new, is_first=is_first, timeout_s=timeout_s)
             self._client.api.assign(sorted(self._assigned | new))
             self._assigned |= new
             self._positions.seek(new)
         elif not found and now >= self._refresh_at:
             self._refresh_at = now + REFRESH_S
+            self._was_missing = self._was_missing or self._client.is_connected()
             self._client.refresh()
 
     # Troubles ----------------------------------------------------------------------------------
