@@ -9,7 +9,6 @@ import atexit
 import logging
 import os
 import time
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from kvevents_core import stats
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvevents")
 
-_live: Final[weakref.WeakSet[EventPublisher]] = weakref.WeakSet()
+_live: Final[set[EventPublisher]] = set()
+"""Strong on purpose: an engine that drops its publisher without ``shutdown`` loses nothing either."""
 
 
 class NullEventPublisher:

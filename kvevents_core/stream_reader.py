@@ -32,6 +32,8 @@ ASK_TIMEOUT_S: Final = 2.0
 """Longest wait for one answer of a publisher's replay socket."""
 COOLDOWN_S: Final = 5.0
 """After a failed recovery a channel is not asked again for so long."""
+LIVE_FIRST_S: Final = 0.5
+"""How long live traffic may still bring what history no longer holds, before that is a gap."""
 
 
 @dataclass(slots=True)
@@ -108,6 +110,7 @@ class StreamReader:
         self._streams: dict[StreamId, _Stream] = {}
         self._peers: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
+        self._deferred: dict[StreamId, float] = {}
         self.stats = ReaderStats()
         for stream, channel in expected.items():
             self._state_of(stream, channel)
@@ -137,6 +140,7 @@ class StreamReader:
                 case Trouble():
                     self.stats.troubles += 1
                     self.stats.last_trouble = arrival.reason
+        self._recover_deferred(items)
         return items
 
     def silences(self) -> list[Item]:
@@ -204,6 +208,8 @@ class StreamReader:
 
     def _admit(self, state: _Stream, record: Record, items: list[Item], *, replayed: bool) -> bool:
         """Decide whether ``record`` is handed out; add what must be said before it."""
+        if not replayed:
+            self._deferred.pop(state.stream, None)
         state.channel = record.channel
         state.heard_at = self._clock()
         state.is_silent = False
@@ -302,8 +308,14 @@ class StreamReader:
             if head is not None or notice.first:
                 self._recover(state, items, None)
 
-    def _recover(self, state: _Stream, items: list[Item], until_seq: int | None) -> None:
-        """Hand out what history holds from ``next_seq`` on, up to ``until_seq`` or its end."""
+    def _recover(
+        self, state: _Stream, items: list[Item], until_seq: int | None, *, defers: bool = True
+    ) -> None:
+        """Hand out what history holds from ``next_seq`` on, up to ``until_seq`` or its end.
+
+        Without ``until_seq`` nothing live has come yet. If history has lost its beginning by then,
+        that may still come live, so ``defers`` waits for it a moment.
+        """
         if not self._replays or self._clock() < self._not_before.get(state.channel, 0.0):
             return
         next_seq = state.sequence.next_seq or 0
@@ -314,9 +326,21 @@ class StreamReader:
                 return
             if not portion or portion[-1].seq < next_seq:
                 return
+            if until_seq is None and defers and portion[0].seq > next_seq:
+                self._deferred[state.stream] = self._clock() + LIVE_FIRST_S
+                return
             for record in portion:
+                same_life = record.epoch in (None, state.sequence.epoch)
+                if until_seq is not None and record.seq >= until_seq and same_life:
+                    return  # from here on live traffic brings everything
                 self._take_record(record, items, replayed=True)
             next_seq = portion[-1].seq + 1
+
+    def _recover_deferred(self, items: list[Item]) -> None:
+        now = self._clock()
+        for stream in [s for s, due_at in self._deferred.items() if now >= due_at]:
+            del self._deferred[stream]
+            self._recover(self._streams[stream], items, None, defers=False)
 
 
 def _fingerprint(payload: bytes) -> tuple[int, bytes]:

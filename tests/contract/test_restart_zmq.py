@@ -156,10 +156,11 @@ def test_exit_without_shutdown_is_prompt_and_sends_what_waits(replay: bool) -> N
     try:
         with publisher(config, 1, 200, 0.001) as process:
             wait_for_line(process, "published 200")
+            wait_until(lambda: reader.items, what="the reader's connection")
             assert process.stdin is not None
             process.stdin.write("leave\n")
             process.stdin.flush()
             assert process.wait(5) == 0
-        wait_until(lambda: 1 << 40 | 199 in reader.blocks())
+        wait_until(lambda: 1 << 40 | 200 in reader.blocks(), what="the last batch")
     finally:
         reader.close()

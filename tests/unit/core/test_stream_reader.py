@@ -115,14 +115,20 @@ def test_a_gap_is_recovered_before_anything_later_in_portions() -> None:
     subject = reader(history)
     assert brief(subject.take([record(0), record(6), record(7)])) == list(range(8))
     assert history.asked == [1, 3, 5]
-    assert subject.stats.duplicates == 1
-    assert subject.stats.replayed_batches == 6
+    assert subject.stats.replayed_batches == 5
 
 
 def test_what_history_lost_is_a_gap_and_the_rest_is_recovered() -> None:
     """A ring that has rolled over: the missing beginning is named exactly."""
     history = HistorySource([record(n) for n in range(4, 8)])
     assert brief(reader(history).take([record(7)])) == [("gap", 0, 3), 4, 5, 6, 7]
+
+
+def test_history_that_begins_after_the_gap_takes_nothing_from_live_traffic() -> None:
+    """The ring has rolled over what is missing: only that is a gap, the rest comes live."""
+    history = HistorySource([record(n) for n in range(8, 10)])
+    live = [record(n) for n in range(3, 10)]
+    assert brief(reader(history).take(live)) == [("gap", 0, 2), *range(3, 10)]
 
 
 def test_a_dead_replay_socket_is_not_asked_again_at_once() -> None:
@@ -140,6 +146,26 @@ def test_a_late_joiner_gets_the_history_of_an_idle_publisher() -> None:
     items = reader(history).take([Reconnected(0, first=True)])
     assert brief(items) == [0, 1, 2]
     assert all(isinstance(item, Batch) and item.epoch == 9 for item in items)
+
+
+def test_what_history_lost_may_still_come_live_before_it_is_called_a_gap() -> None:
+    """Connected in time but read late: the ring has rolled over, the socket holds it all."""
+    clock = [0.0]
+    history = HistorySource([record(3), record(4)], epoch=9)
+    subject = reader(history, clock=clock)
+    assert brief(subject.take([Reconnected(0, first=True)])) == []
+    live = [record(n) for n in range(5)]
+    assert brief(subject.take(live)) == [0, 1, 2, 3, 4]
+
+
+def test_history_that_lost_its_beginning_is_handed_out_when_nothing_comes_live() -> None:
+    """An idle publisher with a ring that has rolled over: a gap, then what is left."""
+    clock = [0.0]
+    history = HistorySource([record(3), record(4)], epoch=9)
+    subject = reader(history, clock=clock)
+    subject.take([Reconnected(0, first=True)])
+    clock[0] = 1.0
+    assert brief(subject.take([])) == [("gap", 0, 2), 3, 4]
 
 
 def test_two_ranks_on_one_socket_have_numbers_of_their_own() -> None:
