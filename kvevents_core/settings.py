@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from kvevents_core import config_sources
 from kvevents_core.backend import Backend, BackendSettings, GatheredSettings
-from kvevents_core.config_assembly import assemble
+from kvevents_core.config_assembly import Assembled, assemble
 from kvevents_core.config_sources import Given
 from kvevents_core.plugins import NULL
 
@@ -51,8 +51,8 @@ def _start(value: str | dict[str, Any]) -> str | dict[str, Any]:
     return value
 
 
-class KVEventsConfig(GatheredSettings):
-    """The whole configuration of a publisher or a reader. Made by ``from_cli``; frozen."""
+class CoreSettings(GatheredSettings):
+    """The keys that mean the same with every transport."""
 
     publisher: Annotated[str, BeforeValidator(_choice)] = NULL
     """Name of the backend; ``null``: publish nothing. Not given: ``zmq`` if events are enabled."""
@@ -108,10 +108,24 @@ class KVEventsConfig(GatheredSettings):
     silent_after_s: Seconds = 0.0
     """Reader: report a stream as silent after this long without a batch; 0: never."""
 
+
+class KVEventsConfig(CoreSettings):
+    """The whole configuration of a publisher or a reader: core's keys and the backend's.
+
+    ``KVEventsConfig(publisher="zmq", topic="kv")`` takes the keys of the JSON object as
+    arguments, of core and backend alike; ``from_cli`` takes what an operator typed. Frozen.
+    """
+
     _backend: Backend[Any] | None = PrivateAttr(default=None)
     _backend_settings: BackendSettings | None = PrivateAttr(default=None)
     _warnings: tuple[str, ...] = PrivateAttr(default=())
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, **keys: Any) -> None:
+        given = config_sources.from_mapping(keys, "the arguments of KVEventsConfig")
+        made = assemble(CoreSettings, given, None)
+        super().__init__(**dict(made.core))
+        self._take(made)
 
     @classmethod
     def from_cli(
@@ -154,13 +168,16 @@ class KVEventsConfig(GatheredSettings):
     def _made_of(
         cls, explicit: Mapping[str, Given], environ: Mapping[str, str] | None
     ) -> KVEventsConfig:
-        made = assemble(cls, explicit, environ)
-        config = made.core
-        config._backend = made.backend
-        config._backend_settings = made.backend_settings
-        config._warnings = made.warnings
-        config._origins = made.origins
+        made = assemble(CoreSettings, explicit, environ)
+        config = cls.model_construct(**dict(made.core))
+        config._take(made)
         return config
+
+    def _take(self, made: Assembled[CoreSettings]) -> None:
+        self._backend = made.backend
+        self._backend_settings = made.backend_settings
+        self._warnings = made.warnings
+        self._origins = made.origins
 
     @property
     def enabled(self) -> bool:

@@ -428,6 +428,17 @@ def test_a_mapping_is_read_like_the_flag():
     assert caught.value.origin == "the test"
 
 
+def test_keys_as_arguments_make_the_same_configuration(monkeypatch):
+    """There is no way to make a configuration that names a publisher and has no backend."""
+    monkeypatch.delenv("POD_NAME", raising=False)
+    monkeypatch.setenv("HOSTNAME", HERE["HOSTNAME"])
+    config = KVEventsConfig(publisher="zmq", topic="kv", buffer_steps=5)
+    assert config == read('{"publisher":"zmq","topic":"kv","buffer_steps":5}')
+    assert config.enabled
+    with pytest.raises(ConfigError, match="the arguments of KVEventsConfig"):
+        KVEventsConfig(publisher="zmq", tpoic="kv")
+
+
 def test_the_environment_of_the_process_is_the_default(monkeypatch):
     """Without ``environ`` the variables of this process apply."""
     monkeypatch.setenv("KVEVENTS_TENANT", "of-this-process")
