@@ -16,10 +16,11 @@ def main() -> int:
     try:
         from kvevents_core.cli.app import run
     except ModuleNotFoundError as exc:
-        if exc.name is None or exc.name.partition(".")[0] not in _NEEDED:
+        missing = (exc.name or "").partition(".")[0]
+        if missing not in _NEEDED:
             raise
         print(
-            f"kvevents: the command line needs {exc.name}, not installed; "
+            f"kvevents: the command line needs {missing}, not installed; "
             "run: pip install 'kvevents[cli]'",
             file=sys.stderr,
         )

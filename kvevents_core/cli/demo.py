@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
+from kvevents_core import KVEventsConfig
+from kvevents_core.cli.addresses import stream_addresses
 from kvevents_core.cli.demo_plan import BREAKS, Workload, make_plan, parse_layout
 from kvevents_core.cli.demo_run import run_demo
 from kvevents_core.cli.demo_verdict import judge
@@ -65,16 +67,18 @@ def demo(
         broken=break_,
         connect=connect,
     )
+    parsed = KVEventsConfig.from_mapping(plan.config, origin="--config")
+    stream_addresses(parsed, plan.layout.stream_ranks)  # refuses ranks that cannot have one
     terminal = console()
     if json_ or not terminal.is_terminal:
         if not json_:
             print(f"running {len(plan.jobs)} processes for {seconds:g} s ...", flush=True)
-        watch = run_demo(plan, seconds, _say_nothing)
+        watch = run_demo(plan, parsed, seconds, _say_nothing)
     else:
         view = DemoView()
         with Live(console=terminal, auto_refresh=False, vertical_overflow="crop") as live:
             watch = run_demo(
-                plan, seconds, lambda seen: live.update(view.draw(seen), refresh=True)
+                plan, parsed, seconds, lambda seen: live.update(view.draw(seen), refresh=True)
             )
     verdict = judge(watch)
     if json_:

@@ -25,20 +25,18 @@ _POLL_S: Final = 0.1
 Tick = Callable[[DemoWatch], None]
 
 
-def run_demo(plan: DemoPlan, seconds: float, tick: Tick) -> DemoWatch:
+def run_demo(plan: DemoPlan, config: KVEventsConfig, seconds: float, tick: Tick) -> DemoWatch:
     """Run ``plan`` and return what was seen. Nothing it started is left when it returns or raises.
 
     Args:
         plan: What to run.
+        config: The plan's configuration as the reader takes it.
         seconds: How long the traffic is meant to last.
         tick: Called about ten times a second with what has been seen so far.
 
     Raises:
-        ConfigError: The configuration is wrong.
-        BackendError: The backend cannot be loaded.
         TransportError: The reader cannot have its local address.
     """
-    config = KVEventsConfig.from_mapping(plan.config, origin="the demo's configuration")
     watch = DemoWatch(plan)
     with subscribe(config, dp_size=plan.layout.stream_ranks) as reader, Fleet(plan.jobs) as fleet:
         for process, pid in zip(watch.processes, fleet.pids, strict=True):

@@ -23,10 +23,18 @@ class UsageError(Exception):
     """The command line asks for something impossible; the message says what to type instead."""
 
 
+class _Console(Console):
+    """Leaves a reader that has gone away to ``app.run``, as plain prints do."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich caught."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Return a console on today's standard output; plain and wide where it is no terminal."""
     width = None if sys.stdout.isatty() else _WIDE
-    return Console(highlight=False, soft_wrap=True, width=width)
+    return _Console(highlight=False, soft_wrap=True, width=width)
 
 
 def print_json(value: dict[str, Any]) -> None:
