@@ -38,6 +38,18 @@ class _Frame(msgspec.Struct, array_like=True):
     rank: msgspec.Raw = msgspec.Raw(_NIL)
 
 
+class _MapFrame(msgspec.Struct):
+    """The same as a map, which vLLM sent for some weeks in 2026 (read at its commit 0181ea317)."""
+
+    ts: msgspec.Raw
+    events: list[msgspec.Raw]
+    data_parallel_rank: msgspec.Raw = msgspec.Raw(_NIL)
+
+    @property
+    def rank(self) -> msgspec.Raw:
+        return self.data_parallel_rank
+
+
 class BatchDecoder:
     """Decodes payloads of any dialect, mixed. One thread at a time."""
 
@@ -45,6 +57,7 @@ class BatchDecoder:
         self._batch = msgspec.msgpack.Decoder(KVEventBatch)
         self._positional = msgspec.msgpack.Decoder(PositionalBatch)
         self._frame = msgspec.msgpack.Decoder(_Frame)
+        self._map_frame = msgspec.msgpack.Decoder(_MapFrame)
         self._event: msgspec.msgpack.Decoder[KVCacheEvent] = msgspec.msgpack.Decoder(KVCacheEvent)
         self._any = msgspec.msgpack.Decoder()
 
@@ -55,7 +68,7 @@ class BatchDecoder:
         makes the events untrue.
 
         Raises:
-            DecodeError: The bytes are not one msgpack array ``[ts, events, ...]``.
+            DecodeError: The bytes are not one batch: ``[ts, events, ...]``, or a map of the same.
         """
         try:
             batch = self._batch.decode(payload)
@@ -75,10 +88,7 @@ class BatchDecoder:
         return DecodedBatch(batch)
 
     def _decode_leniently(self, payload: bytes) -> DecodedBatch:
-        try:
-            frame = self._frame.decode(payload)
-        except Exception as exc:
-            raise DecodeError(_complaint(payload, exc)) from exc
+        frame = self._frame_of(payload)
         read = [self._decode_event(raw) for raw in frame.events]
         events = [event for event in read if event is not None]
         ts, rank = self._anything(frame.ts), self._anything(frame.rank)
@@ -88,6 +98,15 @@ class BatchDecoder:
             dp_rank=rank if type(rank) is int else None,
         )
         return DecodedBatch(batch, len(read) - len(events))
+
+    def _frame_of(self, payload: bytes) -> _Frame | _MapFrame:
+        try:
+            return self._frame.decode(payload)
+        except Exception as exc:
+            try:
+                return self._map_frame.decode(payload)
+            except Exception:
+                raise DecodeError(_complaint(payload, exc)) from exc
 
     def _decode_event(self, raw: msgspec.Raw) -> KVCacheEvent | None:
         try:

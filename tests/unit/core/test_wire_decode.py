@@ -156,6 +156,19 @@ def test_maps_and_positional_events_mix_in_one_batch() -> None:
     ]
 
 
+@pytest.mark.parametrize("rank", [{}, {"data_parallel_rank": 3}])
+def test_a_batch_as_a_map_is_read(rank: dict[str, int]) -> None:
+    """For some weeks vLLM sent the batch, too, as a map."""
+    payload = pack({"ts": 1.5, "events": [STORED_MAP, {"type": "New"}], **rank})
+    decoded = BatchDecoder().decode(payload)
+    assert decoded.batch.events == [BlockStored([1], None, [5], 1)]
+    assert (decoded.batch.ts, decoded.batch.dp_rank, decoded.skipped_events) == (
+        1.5,
+        rank.get("data_parallel_rank"),
+        1,
+    )
+
+
 def test_positional_events_alone_are_our_public_classes() -> None:
     """The quick path for the legacy form yields the same classes as the others."""
     batch, _ = decode(["BlockStored", [1], None, [5], 1, None], ["BlockRemoved", [1]])
@@ -216,7 +229,7 @@ def test_a_medium_of_another_type_is_read_as_text() -> None:
         b"",
         b"\xc1",
         pack(None),
-        pack({"ts": 1.0, "events": []}),
+        pack({"ts": 1.0}),
         pack([]),
         pack([1.0]),
         pack([1.0, None, 0]),
