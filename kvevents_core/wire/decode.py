@@ -39,7 +39,7 @@ class _Frame(msgspec.Struct, array_like=True):
 
 
 class _MapFrame(msgspec.Struct):
-    """The same as a map, which vLLM sent for some weeks in 2026 (read at its commit 0181ea317)."""
+    """The same as a map, as in one development version of vLLM (read at its commit 0181ea317)."""
 
     ts: msgspec.Raw
     events: list[msgspec.Raw]

@@ -158,7 +158,7 @@ def test_maps_and_positional_events_mix_in_one_batch() -> None:
 
 @pytest.mark.parametrize("rank", [{}, {"data_parallel_rank": 3}])
 def test_a_batch_as_a_map_is_read(rank: dict[str, int]) -> None:
-    """For some weeks vLLM sent the batch, too, as a map."""
+    """One development version of vLLM wrote the batch, too, as a map."""
     payload = pack({"ts": 1.5, "events": [STORED_MAP, {"type": "New"}], **rank})
     decoded = BatchDecoder().decode(payload)
     assert decoded.batch.events == [BlockStored([1], None, [5], 1)]
