@@ -20,22 +20,8 @@ from kvevents_core.testing.reading import ReadingPromises
 from kvevents_core.testing.rig import Rig
 
 
-class BackendConformance(
-    DeliveryPromises,
-    ClosingPromises,
-    OpeningPromises,
-    OutagePromises,
-    ConfirmationPromises,
-    OwnershipPromises,
-    ReadingPromises,
-    ProcessPromises,
-):
-    """Every promise of the contract that a backend must keep, one test each at least.
-
-    Subclass it in a test module, name the backend, and give the fixture ``place``. What the
-    backend does not claim (``Capabilities``) or the place cannot do is skipped with the reason.
-    Do not override a test: a backend that cannot keep a promise does not keep the contract.
-    """
+class Adopted:
+    """What every group of promises needs: a backend and a fresh place for each test."""
 
     backend: Backend[Any]
     """The backend under test."""
@@ -53,3 +39,22 @@ class BackendConformance(
             yield rig
         finally:
             rig.close()
+
+
+class BackendConformance(
+    Adopted,
+    DeliveryPromises,
+    ClosingPromises,
+    OpeningPromises,
+    OutagePromises,
+    ConfirmationPromises,
+    OwnershipPromises,
+    ReadingPromises,
+    ProcessPromises,
+):
+    """Every promise of the contract that a backend must keep, one test each at least.
+
+    Subclass it in a test module, name the backend, and give the fixture ``place``. What the
+    backend does not claim (``Capabilities``) or the place cannot do is skipped with the reason.
+    Do not override a test: a backend that cannot keep a promise does not keep the contract.
+    """

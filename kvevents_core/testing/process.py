@@ -11,7 +11,6 @@ from typing import Final
 
 import pytest
 
-from kvevents_core.plugins import installed_backends
 from kvevents_core.testing.rig import Rig, records_of
 
 EXIT_S: Final = 5.0
@@ -101,9 +100,7 @@ class ProcessPromises:
             assert {record.seq for record in records_of(arrivals)} == set(range(21))
 
     def _config(self, rig: Rig) -> dict[str, object]:
-        names = {backend.name for backend in installed_backends()}
-        if rig.backend.name not in names:
-            pytest.skip(f"{rig.backend.name!r} is not installed under its name")
+        rig.need_installed()
         place = rig.place
         return {
             "publisher": rig.backend.name,

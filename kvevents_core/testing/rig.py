@@ -10,6 +10,7 @@ import pytest
 
 from kvevents_core.backend import Arrival, Backend, BackendSettings, ReaderOptions, Record, Source
 from kvevents_core.naming import StreamId
+from kvevents_core.plugins import installed_backends
 from kvevents_core.testing.driver import SinkDriver
 from kvevents_core.testing.place import Observed, Observer, Peer, Place
 
@@ -161,6 +162,11 @@ class Rig:
         if self.place.peer is None:
             pytest.skip(self.place.no_peer)
         return self.place.peer
+
+    def need_installed(self) -> None:
+        """Skip the test unless the backend is found by its name, as engines find it."""
+        if self.backend.name not in {found.name for found in installed_backends()}:
+            pytest.skip(f"{self.backend.name!r} is not installed under its name")
 
     def close(self) -> None:
         """Close everything in the reverse order of opening."""
