@@ -25,7 +25,7 @@ from kvevents_core.config_names import (
     counts_as_not_given,
 )
 from kvevents_core.config_sources import Given
-from kvevents_core.config_validation import validate
+from kvevents_core.config_validation import validate, with_origin
 from kvevents_core.errors import BackendError, ConfigError
 from kvevents_core.plugins import NULL, load_backend
 from kvevents_core.suggestions import nearest
@@ -80,6 +80,9 @@ def assemble(
     if backend is not None:
         own = _gather(backend.settings_model.model_fields, explicit, around, backend.name)
         settings = _validate_own(backend, own)
+        _check_addresses(
+            settings, own, (facts.dp_size or 1, *(rank + 1 for rank in facts.ranks or ()))
+        )
         origins |= {key: each.origin for key, each in own.items()}
     for warning in warnings:
         if warning not in _logged:
@@ -151,6 +154,19 @@ def _validate_own(backend: Backend[Any], own: Mapping[str, Given]) -> BackendSet
             "this is a fault of the backend; report it to its author",
             name=backend.name,
         ) from error
+
+
+def _check_addresses(
+    settings: BackendSettings, own: Mapping[str, Given], stream_ranks: tuple[int, ...]
+) -> None:
+    """Refuse what leaves some of the ranks without an address, as far as their number is known."""
+    try:
+        settings.check_ranks(max(stream_ranks))
+    except ConfigError as error:
+        problem = with_origin(error, own)
+    else:
+        return
+    raise problem
 
 
 def _contradictions(publisher: str, enable: bool | None) -> Iterator[str]:

@@ -26,7 +26,7 @@ _SHOWN_CHARACTERS: Final = 80
 _SECRET_NAME: Final = re.compile(
     r"(password|passwd|passphrase|secret|token|credentials?|(secret|private)_?key)$", re.IGNORECASE
 )
-_USERINFO: Final = re.compile(r"(?<=://)[^/@\s\"]+(?=@)")
+_USERINFO: Final = re.compile(r"((?:\w+://)?)[^\s\"'(]+@")
 _SEQUENCES: Final = (list, tuple, set, frozenset)
 _KINDS: Final = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
@@ -77,8 +77,20 @@ def show(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = f"a {type(value).__name__}"
-    text = _USERINFO.sub("***", text)
+    text = _USERINFO.sub(r"\1***@", text)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def with_origin(
+    cause: ConfigError, given: Mapping[str, Given], message: str | None = None
+) -> ConfigError:
+    """Return ``cause`` anew with the origin of its key; the old one has frames with values."""
+    text = str(cause) if message is None else message
+    each = given.get(cause.key or "")
+    origin = cause.origin or (each.origin if each else None)
+    if origin is not None and origin not in text:
+        text = f"{text} (from {origin})"
+    return ConfigError(text, key=cause.key, origin=origin, suggestion=cause.suggestion)
 
 
 def _explain(
@@ -90,7 +102,7 @@ def _explain(
     """Return one of pydantic's findings in our words."""
     cause = (detail.get("ctx") or {}).get("error")
     if isinstance(cause, ConfigError):  # raised by the model's own validator, in our words already
-        return _placed(cause, _without_secrets(str(cause), fields, given), given)
+        return with_origin(cause, given, _without_secrets(str(cause), fields, given))
     message = _without_secrets(detail["msg"], fields, given)
     message = re.sub("^(Value error|Assertion failed), ", "", message)
     message = re.sub("^Input should be", "it must be", message)
@@ -111,22 +123,13 @@ def _explain(
     return _wrong(key, fields[key], given[key], message)
 
 
-def _placed(cause: ConfigError, message: str, given: Mapping[str, Given]) -> ConfigError:
-    """Return ``cause`` anew, with the origin of its key; the old one has frames with values."""
-    each = given.get(cause.key or "")
-    origin = cause.origin or (each.origin if each else None)
-    if origin is not None and origin not in message:
-        message = f"{message} (from {origin})"
-    return ConfigError(message, key=cause.key, origin=origin, suggestion=cause.suggestion)
-
-
 def _without_secrets(
     message: str, fields: Mapping[str, FieldInfo], given: Mapping[str, Given]
 ) -> str:
     for key, each in given.items():
         if is_secret(key, fields[key]) and isinstance(each.value, str) and each.value:
             message = message.replace(each.value, "***")
-    return _USERINFO.sub("***", message)
+    return _USERINFO.sub(r"\1***@", message)
 
 
 def _wrong(key: str, field: FieldInfo, given: Given, reason: str) -> ConfigError:

@@ -299,6 +299,40 @@ def test_a_required_key_of_the_backend_is_asked_for(packages):
     assert "environment variable KVEVENTS_NEEDY_SERVERS" in str(error)
 
 
+def test_an_error_of_the_models_own_keeps_its_facts_and_gains_the_origin(packages):
+    """A backend may raise ConfigError in its validators, and may have a bad default."""
+    source = """
+    from kvevents_core.errors import ConfigError
+    from pydantic import Field, field_validator
+    class Choosy(Settings):
+        depth: int = Field(default=0, gt=0)
+        @field_validator("address")
+        @classmethod
+        def known(cls, value):
+            if value != "nowhere":
+                raise ConfigError(f"no such place: {value}", key="address", suggestion="nowhere")
+            return value
+    Fake.settings_model = Choosy
+    @hookimpl
+    def kvevents_backend():
+        return Fake()
+    """
+    packages.add_backend("choosy", source=source)
+    error = refusal('{"publisher":"choosy","address":"somewhere","depth":1}')
+    assert (error.key, error.suggestion) == ("address", "nowhere")
+    assert str(error) == "no such place: somewhere (from --kv-events-config)"
+    assert "the default of depth does not fit" in str(refusal('{"publisher":"choosy"}'))
+
+
+@pytest.mark.parametrize("more", ['"dp_size":4', '"ranks":[0,3]'])
+def test_an_address_that_some_rank_cannot_have_is_refused(more):
+    """As far as the number of ranks is known here; the gate knows the layout."""
+    error = refusal('{"publisher":"zmq","endpoint":"tcp://*:65533",' + more + "}")
+    assert (error.key, error.origin) == ("endpoint", "--kv-events-config")
+    assert "65535" in str(error)
+    assert read('{"publisher":"zmq","endpoint":"tcp://*:65533","dp_size":3}').enabled
+
+
 @pytest.mark.parametrize(
     ("environ", "instance"),
     [
