@@ -126,7 +126,7 @@ class Connection:
             NotPermittedError: The server refused the subject, which nats-py shows only as a timeout.
         """
         task = asyncio.ensure_future(question)
-        self._denied = [denied for denied in self._denied if denied[1] != subject.lower()]
+        self.forget_denial(subject)
         try:
             while not task.done():
                 denial = asyncio.ensure_future(self._denial.wait())
@@ -134,6 +134,7 @@ class Connection:
                 denial.cancel()
                 self._denial.clear()
                 self.check_permitted("publish", subject)
+                self.check_inbox()
             return task.result()
         finally:
             if not task.done():
@@ -143,6 +144,20 @@ class Connection:
         """Raise ``NotPermittedError`` if this connection was refused ``subject`` (lower-cased)."""
         if (verb, subject.lower()) in self._denied:
             raise NotPermittedError(f"no permission to {verb} to {subject!r}")
+
+    def forget_denial(self, subject: str) -> None:
+        """Ask anew: permissions may have changed since."""
+        self._denied = [denied for denied in self._denied if denied[1] != subject.lower()]
+
+    def check_inbox(self) -> None:
+        """Raise ``ConnectionError`` if this connection may not receive answers."""
+        inbox = self._settings.inbox_prefix.lower() + "."
+        for verb, subject in self._denied:
+            if verb == "subscribe" and subject.startswith(inbox):
+                raise ConnectionError(
+                    f"no permission to subscribe to {self._settings.inbox_prefix}.>, where answers "
+                    "come: set inbox_prefix to what this user may subscribe to"
+                )
 
     def _run(self) -> None:
         try:
@@ -286,6 +301,16 @@ class Connection:
         where = ", ".join(self._settings.servers)
         doing = "lost" if self.connections and isinstance(exc, ConnectionError) else "trouble with"
         return f"{doing} {where}: {_reason(exc)}"
+
+
+async def round_trip(nc: Any, timeout_s: float) -> None:
+    """Return once the server has seen everything sent so far; nats-py's ``flush`` alone does not.
+
+    It writes its PING ahead of what still waits (nats-py 2.16, ``_send_ping``); after the first
+    PONG that has been written, and the second comes behind it.
+    """
+    await nc.flush(timeout_s)
+    await nc.flush(timeout_s)
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

@@ -16,8 +16,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
-from kvevents_nats.connection import Connection, NotPermittedError
-from kvevents_nats.jetstream import JetStreamApi, StreamError, StreamFacts
+from kvevents_nats.connection import Connection, NotPermittedError, round_trip
+from kvevents_nats.jetstream import ASK_S, JetStreamApi, StreamError, StreamFacts
 
 BATCH: Final = 512
 """Most messages asked for at a time."""
@@ -81,11 +81,8 @@ class Puller:
     async def open(self) -> None:
         """Subscribe to the inbox that messages come to."""
         await self._nc.subscribe(f"{self._inbox}.*.*", cb=self._on_message)
-        await self._nc.flush(5)
-        try:
-            self._link.check_permitted("subscribe", f"{self._inbox}.*.*")
-        except NotPermittedError as exc:
-            raise ConnectionError(f"{exc}: reading needs it; set inbox_prefix") from exc
+        await round_trip(self._nc, ASK_S)
+        self._link.check_inbox()
 
     async def facts(self) -> StreamFacts | None:
         """Return the stream's facts; None if they may not be read.

@@ -19,7 +19,7 @@ from kvevents_core import Malformed, ReaderOptions, Record, Source, Trouble
 from kvevents_core.backend import Arrival
 from kvevents_core.errors import ClosedError, ConfigError
 from kvevents_nats.arrivals import Arrivals
-from kvevents_nats.connection import Connection, NotPermittedError
+from kvevents_nats.connection import Connection, NotPermittedError, round_trip
 from kvevents_nats.jetstream import ApiError, JetStreamApi, StreamError, StreamFacts
 from kvevents_nats.pull import BATCH, ConsumerLostError, Puller
 from kvevents_nats.reorder import Reorder, Stored
@@ -202,7 +202,7 @@ class NatsSource(Source):
 
     async def _listen(self, nc: Any) -> None:
         await nc.subscribe(self._filter, cb=self._on_live)
-        await nc.flush(self._settings.ack_timeout_s)
+        await round_trip(nc, self._settings.ack_timeout_s)
         self._link.check_permitted("subscribe", self._filter)
         self._said = None
         await asyncio.Event().wait()

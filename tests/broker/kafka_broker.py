@@ -140,8 +140,21 @@ class KafkaBroker:
         self.authority.cert_pem.write_to_path(str(self.ca_file))
         template = Template((HERE / "kafka_server.properties").read_text())
         lines = [template.substitute(self.ports, folder=self.folder), *_jaas_lines()]
-        lines += [f"{key}={value}" for key, value in properties.items()]
         self._properties_path.write_text("\n".join(lines) + "\n")
+        self.configure(properties)
+
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Set ``properties`` for the next ``start``; the last value of a key counts."""
+        with self._properties_path.open("a") as file:
+            file.writelines(f"{key}={value}\n" for key, value in properties.items())
+
+    def advertise(self, port: int) -> None:
+        """Tell PLAINTEXT clients to come by ``port`` (a relay's) from the next ``start`` on."""
+        known = {**self.ports, "plaintext": port}
+        listeners = [f"{name.upper()}://127.0.0.1:{known[name]}" for name in known]
+        # The certificate's name is what TLS clients check.
+        value = ",".join(each.replace("SSL://127.0.0.1", "SSL://localhost") for each in listeners)
+        self.configure({"advertised.listeners": value})
 
     def _format(self) -> None:
         # A cluster id that begins with '-' would be taken for an option.

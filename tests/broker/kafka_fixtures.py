@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import uuid
@@ -14,6 +15,20 @@ from broker.kafka_artifacts import KafkaUnavailableError, find_java, kafka_jars
 from broker.kafka_broker import KafkaBroker
 
 _numbers = itertools.count()
+
+KAFKA_MARKS = [
+    pytest.mark.broker("kafka"),
+    # kafka-python 3.0.12 leaves the socket of a refused connection to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+]
+"""What each module of tests with kafka-python is marked with; it needs ``kafka_garbage`` too."""
+
+
+@pytest.fixture(autouse=True)
+def kafka_garbage() -> Iterator[None]:
+    """Have what kafka-python leaves behind collected while its warnings are still expected."""
+    yield
+    gc.collect()
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 from broker.kafka_broker import USERS, KafkaBroker
-from broker.kafka_fixtures import kafka_broker, kafka_installation, new_kafka_broker, topic
+from broker.kafka_fixtures import (
+    KAFKA_MARKS,
+    kafka_broker,
+    kafka_garbage,
+    kafka_installation,
+    new_kafka_broker,
+    topic,
+)
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-pytestmark = pytest.mark.broker("kafka")
-__all__ = ["kafka_broker", "kafka_installation", "new_kafka_broker", "topic"]
+pytestmark = KAFKA_MARKS
+__all__ = ["kafka_broker", "kafka_garbage", "kafka_installation", "new_kafka_broker", "topic"]
 
 
 def options(broker: KafkaBroker, listener: str) -> dict[str, object]:
