@@ -30,8 +30,9 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Field names by tag, in positional order."""
 
-_LEAST_ITEMS: Final = {"BlockStored": 5, "BlockRemoved": 2, "AllBlocksCleared": 1}
-"""Items that are always written, the tag included: readers index these without looking."""
+_LEAST_ITEMS: Final = {"BlockStored": 6, "BlockRemoved": 2, "AllBlocksCleared": 1}
+"""Items that are always written, the tag included: those that every release of both engines wrote
+while they sent arrays (up to ``lora_id``; SGLang at 612d579090), so readers may count on them."""
 
 _OURS: Final[dict[type, Callable[[Any], Any]]] = {
     BlockStored: attrgetter(*BlockStored.__struct_fields__),
