@@ -227,7 +227,7 @@ def subscribe(
         ranks = parsed.ranks
     if ranks is None and (size := dp_size or parsed.dp_size) is not None:
         ranks = range(size)
-    one = instance or (parsed.instance if "instance" in parsed.model_fields_set else None)
+    one = instance or (parsed.instance if parsed.origin_of("instance") else None)
     reader = ReaderOptions(
         tenant=parsed.tenant,
         model=parsed.model,
