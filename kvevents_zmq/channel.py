@@ -7,6 +7,7 @@ libzmq filters topics by prefix, so the whole topic is compared here. Used by th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from kvevents_zmq.monitor import Monitor, stop_monitoring
 
 CHUNK_RECORDS: Final = 256
 CHUNK_BYTES: Final = 8 * 2**20
+REDIAL_S: Final = 1.0
 
 
 class Channel:
@@ -31,6 +33,8 @@ class Channel:
         self.socket = socket
         self.monitor = Monitor(socket)
         self._topic = topic
+        self._endpoint = ""
+        self._redial_at: float | None = None
         self._made = 0
         self._peers = 0
         self._failure: str | None = None
@@ -39,7 +43,15 @@ class Channel:
 
     def connect(self, endpoint: Endpoint) -> None:
         """Dial the publisher; an unreachable one is dialled again and again."""
-        self.socket.connect(str(endpoint))
+        self._endpoint = str(endpoint)
+        self.socket.connect(self._endpoint)
+
+    def redial(self) -> None:
+        """Dial anew where libzmq gave up: it does for good when only one side uses CURVE."""
+        if self._redial_at is not None and time.monotonic() >= self._redial_at:
+            self._redial_at = None
+            self.socket.disconnect(self._endpoint)
+            self.socket.connect(self._endpoint)
 
     def bind(self, bind: Callable[[zmq.Socket[Any]], str]) -> str:
         """Listen for publishers, by ``bind``; returns the real endpoint."""
@@ -94,8 +106,10 @@ class Channel:
         if monitor.made > self._made:
             notices.append(Reconnected(rank, first=not self._made))
             self._made = monitor.made
-        if monitor.failure is not None and monitor.failure != self._failure:
+        if monitor.failure is not None and self._failure is None:
             notices.append(Trouble(rank, monitor.failure))
+        if monitor.mismatched and self._endpoint:
+            self._redial_at = time.monotonic() + REDIAL_S
         self._failure = monitor.failure
         return notices
 

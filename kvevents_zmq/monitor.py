@@ -29,6 +29,7 @@ class Monitor:
 
     def __init__(self, socket: zmq.Socket[Any], *, refusals: bool = False) -> None:
         """Watch ``socket``; with ``refusals`` a refused connect counts as lost, too."""
+        self._curve = socket.mechanism == zmq.CURVE
         self.peers = 0
         """Connections whose handshake succeeded and that still stand."""
         self.made = 0
@@ -36,9 +37,9 @@ class Monitor:
         self.lost = 0
         """Connections that ended, after or before their handshake, as far as watched."""
         self.failures = 0
-        """Handshakes that failed since one last succeeded."""
+        """Handshakes that failed since one last succeeded, peers that merely left included."""
         self.failure: str | None = None
-        """Why the last one failed; None after one succeeded."""
+        """Why no handshake succeeds; None after one did, or where keys are not the reason."""
         self.mismatched = False
         """One side speaks CURVE, the other does not: libzmq has given up dialling."""
         self._unfinished = 0
@@ -73,7 +74,8 @@ class Monitor:
             self.mismatched = (
                 event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value & 0xFFFFFFFF == _MISMATCH
             )
-            self.failure = _explain(event, self.mismatched)
+            if self._curve or self.mismatched:
+                self.failure = _explain(event, self.mismatched)
         else:
             self.lost += 1
             if event == zmq.EVENT_DISCONNECTED:
@@ -100,5 +102,8 @@ def _explain(event: int, mismatched: bool) -> str:
     if mismatched:
         return "handshake failed: one side uses CURVE and the other does not"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return "handshake failed: the publisher does not admit this key"
-    return "handshake failed: with CURVE, curve_server_key is not the publisher's public key"
+        return "handshake failed: the publisher does not admit this reader's key"
+    return (
+        "handshake failed: the reader's curve_server_key is not the publisher's public key, "
+        "or one side uses CURVE and the other does not"
+    )

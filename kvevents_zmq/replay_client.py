@@ -28,6 +28,7 @@ from kvevents_zmq.monitor import Monitor, stop_monitoring
 PORTION_RECORDS: Final = 512
 PORTION_BYTES: Final = 8 * 2**20
 CLIENT_RCVHWM: Final = 256
+_NEVER_MS: Final = 24 * 3600 * 1000
 
 
 class ReplayClient:
@@ -113,7 +114,10 @@ class _Connection:
         self._streaming_from: int | None = None
         """Next seq of an answer that is under way."""
         self._dealer = make()
-        self._dealer.reconnect_ivl = -1
+        # Practically never dial again. Not -1: libzmq 4.3.5 then drops what waits unread when the
+        # connection ends and, in the middle of a message, aborts the process (observed).
+        self._dealer.reconnect_ivl = _NEVER_MS
+        self._dealer.reconnect_ivl_max = 0
         self._dealer.rcvhwm = CLIENT_RCVHWM
         self.monitor = Monitor(self._dealer, refusals=True)
         self._dealer.connect(endpoint)

@@ -39,7 +39,6 @@ class SinkService:
         router: zmq.Socket[Any] | None,
         *,
         dials: str | None,
-        lonely_s: float = LONELY_S,
     ) -> None:
         """``dials`` is the endpoint of a publisher that connects, None where it binds."""
         self.error: str | None = None
@@ -48,7 +47,7 @@ class SinkService:
         self._monitor = monitor
         self._router = router
         self._dials = dials
-        self._lonely_at = time.monotonic() + lonely_s
+        self._lonely_at = time.monotonic() + LONELY_S
         self._warned = dials is None
         self._failure: str | None = None
         self._server: ReplayServer | None = None
@@ -105,6 +104,7 @@ class SinkService:
                     return
                 try:
                     went = self._turn()
+                    self.error = None
                 except zmq.ContextTerminated:
                     return
                 except Exception as exc:
@@ -135,7 +135,7 @@ class SinkService:
     def _watch_peers(self) -> None:
         monitor = self._monitor
         if monitor.read():
-            if monitor.failure != self._failure and monitor.failure is not None:
+            if self._failure is None and monitor.failure is not None:
                 log.warning("a reader could not connect: %s", monitor.failure)
             self._failure = monitor.failure
             if self._host is not None:

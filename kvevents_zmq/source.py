@@ -109,6 +109,8 @@ class ZmqSource(Source):
         self._check_open()
         end_at = time.monotonic() + timeout_s
         while True:
+            for channel in self._channels.values():
+                channel.redial()
             left_ms = max(0.0, 1000 * (end_at - time.monotonic()))
             ready = dict(self._poller.poll(math.ceil(left_ms)))
             arrivals = self._drain(ready)

@@ -1,0 +1,149 @@
+"""CURVE over real sockets: the right key reads, every other learns why not and receives nothing."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import zmq
+from waiting import wait_until
+from zmq_raw import STREAM, loopback, publishing, records, socket
+from zmq_reading import all_of, collect, joined, open_source, reading
+
+from kvevents_core.backend import Arrival, Record, Trouble
+from kvevents_zmq import ZmqSettings
+
+PUBLIC, SECRET = (key.decode() for key in zmq.curve_keypair())
+OTHER_PUBLIC, OTHER_SECRET = (key.decode() for key in zmq.curve_keypair())
+
+
+def trouble_of(settings: ZmqSettings, send: object) -> str:
+    """Return what a reader with ``settings`` is told while ``send`` goes on, and no record comes."""
+    arrivals: list[Arrival] = []
+    with reading(settings) as source:
+
+        def told() -> bool:
+            send()  # type: ignore[operator]
+            arrivals.extend(source.receive(0.02))
+            return any(isinstance(one, Trouble) for one in arrivals)
+
+        wait_until(told, timeout_s=5.0)
+        for _ in range(20):
+            send()  # type: ignore[operator]
+            arrivals.extend(source.receive(0.01))
+    assert not [one for one in arrivals if isinstance(one, Record)]
+    troubles = [one.reason for one in arrivals if isinstance(one, Trouble)]
+    assert len(troubles) == 1, "told once, not at every attempt"
+    return troubles[0]
+
+
+@pytest.mark.parametrize(
+    "keys", [{"curve_secret_key": SECRET}, {"curve_server_key": PUBLIC}], ids=["same", "server"]
+)
+def test_a_reader_with_the_key_reads_live_and_history(keys: dict[str, str]) -> None:
+    """Given the publisher's own settings, or its public key alone."""
+    replay = {"replay_endpoint": "tcp://127.0.0.1:0"}
+    with publishing(loopback(curve_secret_key=SECRET, **replay)) as published:
+        told = published.sink.describe()
+        assert told["curve"] is True
+        assert SECRET not in repr(told)
+        settings = loopback(
+            endpoint=told["endpoint"], replay_endpoint=told["replay_endpoint"], **keys
+        )
+        with reading(settings) as source:
+            joined(source, lambda: published.sink.send(records(1)))
+            published.publish(records(3))
+            assert collect(source, 3) == [one._replace(epoch=None) for one in records(3)]
+            assert all_of(source, 0) == records(3)
+
+
+def test_a_wrong_server_key_is_told_as_a_failed_handshake() -> None:
+    """It does not look like an absent peer."""
+    with publishing(loopback(curve_secret_key=SECRET)) as published:
+        settings = loopback(endpoint=published.endpoint, curve_server_key=OTHER_PUBLIC)
+        assert "curve_server_key" in trouble_of(settings, lambda: published.sink.send(records(1)))
+
+
+def test_a_plain_reader_of_a_curve_publisher_receives_nothing() -> None:
+    """Ours is told why; a raw one gets no byte."""
+    with publishing(loopback(curve_secret_key=SECRET)) as published, socket(zmq.SUB) as raw:
+        raw.subscribe(b"")
+        raw.connect(published.endpoint)
+        told = trouble_of(
+            loopback(endpoint=published.endpoint), lambda: published.sink.send(records(1))
+        )
+        assert "one side uses CURVE" in told
+        assert not raw.poll(100)
+
+
+def test_a_curve_reader_of_a_plain_publisher_is_told() -> None:
+    """The other way round, too."""
+    with publishing(loopback()) as published:
+        settings = loopback(endpoint=published.endpoint, curve_server_key=PUBLIC)
+        assert "one side uses CURVE" in trouble_of(
+            settings, lambda: published.sink.send(records(1))
+        )
+
+
+def test_a_publisher_logs_readers_that_fail_its_handshake(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once, not at every attempt."""
+    with (
+        caplog.at_level(logging.WARNING, "kvevents.zmq"),
+        publishing(loopback(curve_secret_key=SECRET)) as published,
+    ):
+        settings = loopback(endpoint=published.endpoint, curve_server_key=OTHER_PUBLIC)
+        trouble_of(settings, lambda: published.sink.send(records(1)))
+        wait_until(lambda: "could not connect" in caplog.text)
+        assert caplog.text.count("could not connect") == 1
+        assert published.sink.describe()["peers"] == 0
+    assert SECRET not in caplog.text
+
+
+def test_history_behind_a_wrong_key_is_out_of_reach_with_the_reason() -> None:
+    """And promptly: it does not cost the whole timeout."""
+    replay = {"replay_endpoint": "tcp://127.0.0.1:0"}
+    with publishing(loopback(curve_secret_key=SECRET, **replay)) as published:
+        settings = loopback(
+            endpoint=published.endpoint,
+            replay_endpoint=published.replay_endpoint,
+            curve_server_key=OTHER_PUBLIC,
+        )
+        source = open_source(settings)
+        try:
+            assert source.recover(0, STREAM, 0, 5.0) is None
+        finally:
+            source.close()
+
+
+def test_a_reader_waits_for_the_publisher_to_get_its_curve() -> None:
+    """Libzmq stops dialling for good once only one side uses CURVE; the reader dials again."""
+    with publishing(loopback()) as published:
+        where = published.endpoint
+        settings = loopback(endpoint=where, curve_server_key=PUBLIC)
+        source = open_source(settings)
+        arrivals: list[Arrival] = []
+
+        def told() -> bool:
+            arrivals.extend(source.receive(0.02))
+            return any(isinstance(one, Trouble) for one in arrivals)
+
+        wait_until(told)
+    try:
+        with publishing(loopback(endpoint=where, curve_secret_key=SECRET)) as published:
+            joined(source, lambda: published.sink.send(records(1)))
+    finally:
+        source.close()
+
+
+def test_the_publisher_is_the_server_also_where_it_dials() -> None:
+    """A reader that binds needs the publisher's public key alike."""
+    with socket(zmq.SUB) as probe:
+        port = probe.bind_to_random_port("tcp://127.0.0.1")
+    there = f"tcp://127.0.0.1:{port}"
+    with (
+        reading(ZmqSettings(endpoint=there, curve_server_key=PUBLIC)) as source,
+        publishing(ZmqSettings(endpoint=there, curve_secret_key=SECRET)) as published,
+    ):
+        joined(source, lambda: published.sink.send(records(1)))
