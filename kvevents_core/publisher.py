@@ -11,7 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from kvevents_core import stats
+from kvevents_core import metrics, stats
 from kvevents_core.errors import ConfigError
 from kvevents_core.in_flight import InFlight
 from kvevents_core.naming import StreamId
@@ -123,11 +123,21 @@ class EventPublisher:
             heartbeat_s=config.heartbeat_s,
             clock=clock,
         )
+        self._stop_metrics = self._serve_metrics(config.metrics_endpoint)
         self._is_shut_down = False
         self._told_unsent = False
         self._has_sender = True
         self._sender.start()
         _live.add(self)
+
+    def _serve_metrics(self, endpoint: str | None) -> Callable[[], None] | None:
+        if endpoint is None:
+            return None
+        try:
+            return metrics.serve(self, endpoint)
+        except BaseException:
+            self._sink.close(self._shutdown_timeout_s)
+            raise
 
     def publish(self, events: Any) -> None:
         """Append one batch and return: no I/O, no encoding, no exception. The engine's thread.
@@ -160,6 +170,8 @@ class EventPublisher:
                     deadline_s,
                     self._publisher_name,
                 )
+            if self._stop_metrics is not None:
+                self._stop_metrics()
         lost = self.stats().lost
         unsent = lost.get(stats.UNSENT_AT_CLOSE, 0) + lost.get(stats.UNCONFIRMED_AT_CLOSE, 0)
         if unsent and not self._told_unsent:

@@ -96,6 +96,8 @@ class CoreSettings(GatheredSettings):
     """Send an empty batch after this long without another; 0: never."""
     shutdown_timeout_s: Seconds = 2.0
     """Longest time that a shutdown spends on sending what is left."""
+    metrics_endpoint: Name | None = None
+    """Where to serve counters to Prometheus, ``host:port``; the port counts up with the rank."""
 
     ranks: Annotated[tuple[Rank, ...] | None, AfterValidator(_distinct)] = None
     """Reader: stream ranks to read. Not given: all of ``dp_size``, or all that can be found."""
