@@ -27,6 +27,8 @@ BACKOFF_MAX_MS: Final = 1_000
 MAX_BLOCK_MS: Final = 50
 """Longest wait of ``send`` for metadata; it happens only if a topic vanishes."""
 ADMIN_TIMEOUT_MS: Final = 3_000
+MISSING_GRACE_S: Final = 2.0
+"""Brokers that create topics by themselves need a moment."""
 
 _producers: Final[weakref.WeakSet[KafkaProducer]] = weakref.WeakSet()
 
@@ -39,6 +41,7 @@ class Client:
     """The ``KafkaProducer`` or ``KafkaConsumer``."""
     net: KafkaNetClient
     client_id: str
+    missing_since: float | None = None
 
     @property
     def cluster(self) -> Any:
@@ -68,11 +71,19 @@ class Client:
         """Return in one line why ``topic`` cannot be used, or None if nothing is known to be."""
         if topic in self.cluster.unauthorized_topics:
             return f"not authorized for topic {topic!r} (TopicAuthorizationFailed): grant an ACL"
-        if self.cluster.brokers() and not self.partitions(topic) and self.is_connected():
-            return (
-                f"topic {topic!r} does not exist, and the brokers do not create it by themselves"
-            )
-        return client_log.cause(self.client_id)
+        cause = client_log.cause(self.client_id)
+        if cause is None and self._is_missing(topic):
+            return f"topic {topic!r} does not exist, and the brokers do not create it"
+        return cause
+
+    def _is_missing(self, topic: str) -> bool:
+        """Return whether brokers have said for a while that there is no ``topic``."""
+        if not self.cluster.brokers() or self.partitions(topic) is not None:
+            self.missing_since = None
+            return False
+        if self.missing_since is None:
+            self.missing_since = time.monotonic()
+        return time.monotonic() - self.missing_since > MISSING_GRACE_S
 
 
 def producer(settings: KafkaSettings, client_id: str, *, batch_size: int | None = None) -> Client:
