@@ -71,7 +71,6 @@ class Publishing:
         self._trouble: NotStoredError | None = None
         self._highest = -1
         self._sent_before = -1
-        self._holes: dict[int, int] = {}
         self.is_shaky = False
         """After trouble, until something is stored again."""
         self.duplicates = 0
@@ -131,26 +130,19 @@ class Publishing:
             except TimeoutError:
                 continue
 
-    async def _publish(self, records: list[Record]) -> None:
+    async def _publish(self, records: list[tuple[Record, int | None]]) -> None:
         publish = self._nc.publish
         reply = f"{self._inbox}.{self._round}." if self._acknowledged else ""
-        for record in records:
-            headers = self._headers.encode(record, self._hole_before(record.seq))
+        for record, after in records:
+            headers = self._headers.encode(record, after)
+            self._highest = max(self._highest, record.seq)
             answer_to = f"{reply}{record.seq}" if reply else ""
             await publish(self._subject, record.payload, reply=answer_to, headers=headers)
         if not self._acknowledged:
             await round_trip(self._nc, self._settings.ack_timeout_s)
             self._check()
-            for record in records:
+            for record, _ in records:
                 self._settled(record.seq)
-
-    def _hole_before(self, seq: int) -> int | None:
-        """Return the seq published before ``seq`` if core left seqs out between them."""
-        if seq > self._highest:
-            if 0 <= self._highest < seq - 1:
-                self._holes[seq] = self._highest
-            self._highest = seq
-        return self._holes.get(seq) if self._holes else None
 
     def _check(self) -> None:
         if self._trouble is not None:
@@ -193,8 +185,7 @@ class Publishing:
             self._settled(seq)
 
     def _settled(self, seq: int) -> None:
-        if self._window.settle(seq) and self._holes:
-            self._holes.pop(seq, None)
+        self._window.settle(seq)
         if self.is_shaky:
             self.is_shaky = False
             self._window.open(self._settings.ack_window)

@@ -30,6 +30,8 @@ class Window:
         self._refused: list[Receipt] = []
         self._room_for = 0
         self._resume_at: int | None = None
+        self._next_seq: int | None = None
+        self._holes: dict[int, int] = {}
         self.generation = 0
         """Raised whenever records taken were given up unsettled; see ``SinkStatus.generation``."""
         self.settled = 0
@@ -45,11 +47,20 @@ class Window:
             room = self._room_for - len(self._queue) - len(self._published)
             taken = records[: max(0, room)]
             for record in taken:
+                self._note_hole(record.seq)
                 if max_bytes is not None and len(record.payload) > max_bytes:
                     self._refuse(record.seq, "too_large")
                 else:
                     self._queue.append(record)
             return len(taken)
+
+    def _note_hole(self, seq: int) -> None:
+        """Remember where core left seqs out: before a record further on than the next."""
+        expected = self._next_seq
+        if expected is None or seq >= expected:
+            if expected is not None and seq > expected:
+                self._holes[seq] = self._holes.pop(expected, expected - 1)
+            self._next_seq = seq + 1
 
     def _is_due(self, seq: int) -> bool:
         # After a loss core may not have noticed the new generation yet: what it offers then comes
@@ -85,13 +96,16 @@ class Window:
             self._room_for = room_for
         self._wake()
 
-    def pop(self, limit: int) -> list[Record]:
-        """Return the next records to publish; they count as unacknowledged from now on."""
+    def pop(self, limit: int) -> list[tuple[Record, int | None]]:
+        """Return the next records to publish; they count as unacknowledged from now on.
+
+        With each the seq of the record before it, where those between will never come.
+        """
         now = time.monotonic()
         with self._lock:
             popped = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
             self._published.update((record.seq, now) for record in popped)
-        return popped
+            return [(record, self._holes.get(record.seq)) for record in popped]
 
     def settle(self, seq: int, rejected: str | None = None) -> bool:
         """Note that ``seq`` was stored, or why it never will be; False if it was not awaited."""
@@ -103,6 +117,7 @@ class Window:
                 self._refuse(seq, rejected)
             else:
                 self.settled += 1
+                self._holes.pop(seq, None)
                 self._confirm(seq)
             if self._is_empty():
                 self._empty.notify_all()
@@ -118,6 +133,7 @@ class Window:
 
     def _refuse(self, seq: int, why: str) -> None:
         self.rejected += 1
+        self._holes[seq + 1] = self._holes.pop(seq, seq - 1)
         self._refused.append(Receipt(seq, seq, why))
 
     def oldest_age_s(self) -> float:
