@@ -56,8 +56,11 @@ def validate(
         details = error.errors(include_url=False, include_input=False)
         problems = [_explain(detail, fields, given, backend) for detail in details]
     else:
+        converted = _converted_fields(model)
         for key, each in given.items():
-            if not each.is_text and (kind := _changed_kind(each.value, getattr(made, key))):
+            if each.is_text or key in converted:
+                continue
+            if kind := _changed_kind(each.value, getattr(made, key)):
                 problems.append(_wrong(key, fields[key], each, f"it must be {kind}"))
         if not problems:
             return made
@@ -72,13 +75,22 @@ def is_secret(key: str, field: FieldInfo) -> bool:
 
 
 def show(value: Any) -> str:
-    """Return ``value`` for a message: as JSON, short, without user and password of an address."""
+    """Return ``value`` for a message: as JSON, short, without what may be a secret.
+
+    Left out are user and password of an address, and the values of an object.
+    """
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(_keys_only(value), ensure_ascii=False)
     except (TypeError, ValueError):
         text = f"a {type(value).__name__}"
     text = _USERINFO.sub(r"\1***@", text)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def _keys_only(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict.fromkeys(value, "…")
+    return [_keys_only(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def with_origin(
@@ -179,6 +191,16 @@ def _types_in(annotation: Any) -> set[Any]:
 
 def _is_plain_value(each: Any) -> bool:
     return isinstance(each, (str, int, float, bytes)) and not isinstance(each, type)
+
+
+def _converted_fields(model: type[BaseSettings]) -> set[str]:
+    """Return the fields whose own validators take another kind of value on purpose."""
+    return {
+        key
+        for each in model.__pydantic_decorators__.field_validators.values()
+        if each.info.mode != "after"
+        for key in each.info.fields
+    }
 
 
 def _changed_kind(given: Any, made: Any) -> str | None:

@@ -324,6 +324,27 @@ def test_an_error_of_the_models_own_keeps_its_facts_and_gains_the_origin(package
     assert "the default of depth does not fit" in str(refusal('{"publisher":"choosy"}'))
 
 
+def test_a_model_may_take_another_kind_on_purpose(packages):
+    """What its own validators convert is not taken for a slip of the operator."""
+    source = """
+    from pydantic import field_validator
+    class Patient(Settings):
+        wait_s: float = 1.0
+        acks: str = "all"
+        @field_validator("wait_s", "acks", mode="before")
+        @classmethod
+        def convert(cls, value):
+            return float(value[:-1]) if value == "5s" else "one" if value == 1 else value
+    Fake.settings_model = Patient
+    @hookimpl
+    def kvevents_backend():
+        return Fake()
+    """
+    packages.add_backend("patient", source=source)
+    config = read('{"publisher":"patient","wait_s":"5s","acks":1}')
+    assert (config.backend_settings.wait_s, config.backend_settings.acks) == (5.0, "one")
+
+
 @pytest.mark.parametrize("more", ['"dp_size":4', '"ranks":[0,3]'])
 def test_an_address_that_some_rank_cannot_have_is_refused(more):
     """As far as the number of ranks is known here; the gate knows the layout."""
@@ -428,6 +449,7 @@ def postal(packages):
         (f'{{"publisher":"postal","password":"{SECRET}"', {}),
         (f'{{"publisher":"postal","password":"{SECRET}","password":"{SECRET}"}}', {}),
         (f'{{"publisher":"postal","address":["post://me:{SECRET}@host"]}}', {}),
+        (f'{{"publisher":"postal","address":{{"inside":"{SECRET}"}}}}', {}),
         ('{"publisher":"postal"}', {"KVEVENTS_POSTAL_PASSWORD": SECRET}),
         ('{"publisher":"postal"}', {"KVEVENTS_POSTAL_PASWORD": SECRET}),
         (f'"{SECRET}"', {}),
