@@ -181,7 +181,7 @@ class StreamReader:
         self.stats.skipped_events += decoded.skipped_events
         if replayed:
             self.stats.replayed_batches += 1
-        else:
+        elif batch.ts > 0:  # a time stamp that cannot be read is 0
             self.stats.lag_s = time.time() - batch.ts
         items.append(
             Batch(
