@@ -40,7 +40,7 @@ def publisher_name(keys: Mapping[str, Any]) -> str | None:
     name = keys.get("publisher")
     if name is None:
         name = os.environ.get("KVEVENTS_PUBLISHER") or None
-    return name.strip().lower() if isinstance(name, str) else name
+    return None if name is None else str(name).strip().lower()
 
 
 def is_ours(name: str | None, engine_names: Collection[str]) -> bool:

@@ -49,7 +49,7 @@ def widen() -> None:
 
     before = _snapshot(KVEventsConfig)
     try:
-        _open_fields(KVEventsConfig, str, {"extra": "allow", "hide_input_in_errors": True})
+        _open_fields(KVEventsConfig, Any, {"extra": "allow", "hide_input_in_errors": True})
         _rebuild(KVEventsConfig)
         if vars(KVEventsConfig(publisher="probe", key=1)).get("key") != 1:
             _refuse_to_widen()
@@ -133,7 +133,7 @@ def _refuse_foreign_keys(config: Any, name: str | None) -> None:
             else ('name a publisher of kvevents, for instance "kafka", if the key is meant for it')
         )
         raise FlagError(
-            f"{FLAG}: vLLM's own publisher {name or 'null'!r} has no key {key!r}{hint} ({own})"
+            f"vLLM's own publisher {name or 'null'!r} has no key {key!r}{hint} ({own})"
         )
 
 

@@ -32,7 +32,7 @@ def parse(arguments: list[str]) -> Any:
 class Engine:
     """One EngineCore's cache and event publisher."""
 
-    def __init__(self, config: Any, *, stream_rank: int) -> None:
+    def __init__(self, config: Any, *, stream_rank: int, blocks: int = 33) -> None:
         import torch
         from vllm.distributed.kv_events import EventPublisherFactory
         from vllm.utils.hashing import sha256
@@ -51,7 +51,7 @@ class Engine:
         )
         self.cache = KVCacheManager(
             KVCacheConfig(
-                num_blocks=33,
+                num_blocks=blocks,
                 kv_cache_tensors=[],
                 kv_cache_groups=[KVCacheGroupSpec(["l0"], spec)],
             ),
@@ -64,7 +64,7 @@ class Engine:
         self.publisher = EventPublisherFactory.create(config, stream_rank)
         self._requests = 0
 
-    def serve(self, tokens: list[int]) -> None:
+    def serve(self, tokens: list[int], salt: str | None = None) -> None:
         """Run one request to its end, one engine step."""
         from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
@@ -76,6 +76,7 @@ class Engine:
             sampling_params=SamplingParams(max_tokens=4),
             pooling_params=None,
             block_hasher=self._hasher,
+            cache_salt=salt,
         )
         blocks, computed = self.cache.get_computed_blocks(request)[:2]
         new = request.num_tokens - computed
