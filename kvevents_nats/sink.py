@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -63,6 +64,7 @@ class NatsSink(Sink):
         self._jetstream = settings.mode == "jetstream"
         self._pid = os.getpid()
         self._host: SinkHost | None = None
+        self._sender: int | None = None
         self._window = Window(self._notify)
         self._link = Connection(
             settings, f"kvevents {stream}", session=self._session, changed=self._notify
@@ -92,6 +94,7 @@ class NatsSink(Sink):
     def start(self, host: SinkHost) -> None:
         """Begin to connect in the background."""
         self._host = host
+        self._sender = threading.get_ident()
         self._name_publisher(host.identity, host.engine)
         self._link.start()
 
@@ -106,10 +109,15 @@ class NatsSink(Sink):
             connected=self._link.connected,
             last_epoch=self._ownership.last_epoch,
             superseded_by=self._ownership.superseded_by,
-            generation=self._window.generation,
+            generation=self._generation(),
             max_message_bytes=self._max_bytes,
             error=self._link.error,
         )
+
+    def _generation(self) -> int:
+        if threading.get_ident() == self._sender:
+            return self._window.tell_generation()
+        return self._window.generation
 
     def send(self, records: Sequence[Record]) -> int:
         """Hand a prefix of ``records`` to the loop thread, in one wake-up."""

@@ -30,6 +30,7 @@ class Window:
         self._refused: list[Receipt] = []
         self._room_for = 0
         self._resume_at: int | None = None
+        self._told = 0
         self._next_seq: int | None = None
         self._holes: dict[int, int] = {}
         self.generation = 0
@@ -65,9 +66,16 @@ class Window:
     def _is_due(self, seq: int) -> bool:
         # After a loss core may not have noticed the new generation yet: what it offers then comes
         # later in the stream than what must be sent again, and would overtake it.
-        if self._resume_at is not None and seq <= self._resume_at:
+        told = self._told == self.generation
+        if self._resume_at is not None and (told or seq <= self._resume_at):
             self._resume_at = None
         return self._resume_at is None
+
+    def tell_generation(self) -> int:
+        """Return ``generation`` to the sender thread, which acts on it before it sends again."""
+        with self._lock:
+            self._told = self.generation
+            return self._told
 
     def take_receipts(self) -> list[Receipt]:
         """Return what was settled since the last call; acknowledged runs are joined."""

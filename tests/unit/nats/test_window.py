@@ -112,6 +112,17 @@ def test_after_giving_up_nothing_may_overtake_what_must_be_sent_again() -> None:
     assert made.put([record(3)], None) == 1
 
 
+def test_once_core_knows_the_generation_its_offer_is_trusted() -> None:
+    """It may have dropped what it would have had to send again."""
+    made = window()
+    made.put([record(0)], None)
+    made.give_up()
+    made.open(10)
+    assert made.put([record(5)], None) == 0
+    assert made.tell_generation() == 1
+    assert made.put([record(5)], None) == 1
+
+
 def test_a_late_acknowledgement_of_a_given_up_window_counts_for_nothing() -> None:
     """A late acknowledgement of a given up window counts for nothing."""
     made = window()
@@ -151,8 +162,9 @@ class AnyHistory(RuleBasedStateMachine):
         self.settled: set[int] = set()
 
     def note_status(self) -> None:
-        if self.window.generation != self.generation:
-            self.generation = self.window.generation
+        generation = self.window.tell_generation()
+        if generation != self.generation:
+            self.generation = generation
             self.again = sorted(self.unconfirmed)
             self.unconfirmed.clear()
             self.next_seq = min([*self.again, self.next_seq])
