@@ -131,7 +131,10 @@ def _check_stream(watch: DemoWatch, rank: int, stream: StreamWatch) -> Iterator[
     if stream.conflicts:
         yield f"the reader saw a second publisher of stream {rank}: {stream.conflicts[0]}"
     if stream.restarts:
-        yield f"stream {rank} restarted {stream.restarts} times while no process did"
+        yield (
+            f"stream {rank} began a new life {stream.restarts} times, although no process was "
+            "restarted: another publisher took it over"
+        )
     if stream.skipped_events:
         yield f"{stream.skipped_events} events of stream {rank} could not be decoded"
     for process in watch.publishers(rank):

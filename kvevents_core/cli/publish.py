@@ -79,8 +79,7 @@ def _serve(
 ) -> int:
     """Serve until something ends it, then say what was published."""
     if not json_:
-        where = engine.publisher.describe()
-        print(f"publishing {where['stream']} at {where.get('endpoint', where['publisher'])}")
+        print(f"publishing {engine.publisher.stream} at {_where(engine)}", flush=True)
     stop = threading.Event()
     timer = threading.Timer(seconds, stop.set) if seconds is not None else None
     started_s = time.monotonic()
@@ -96,6 +95,14 @@ def _serve(
             timer.join()
         engine.publisher.shutdown()
     return _report(engine, time.monotonic() - started_s, json_=json_)
+
+
+def _where(engine: SimulatedEngine) -> str:
+    """Return the real address (a port that the system chose included), or what is configured."""
+    described = engine.publisher.describe()
+    settings, stream = engine.gate.config.backend_settings, engine.publisher.stream
+    configured = settings.address_of(stream) if settings and stream else None
+    return str(described.get("endpoint") or configured or described["publisher"])
 
 
 def _report(engine: SimulatedEngine, took_s: float, *, json_: bool) -> int:

@@ -80,8 +80,9 @@ def _is_reached(status: SinkStatus) -> bool:
 
 def _where(described: dict[str, Any], address: str | None) -> str:
     for key in ("endpoint", "servers", "bootstrap_servers"):
-        if described.get(key):
-            return str(described[key])
+        where = described.get(key)
+        if where:
+            return where if isinstance(where, str) else ", ".join(map(str, where))
     return address or "the transport"
 
 

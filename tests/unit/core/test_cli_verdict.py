@@ -113,7 +113,7 @@ def test_a_process_that_was_refused_is_a_duplicate_and_named(watch):
     ("item", "phrase"),
     [
         (Gap(STREAM, None, 2, 3, "ring too short"), "stream 0 has a gap, seq 2-3 lost"),
-        (Restarted(STREAM, 1, 2), "restarted 1 times"),
+        (Restarted(STREAM, 1, 2), "began a new life 1 times"),
         (_batch(2, [], skipped_events=4), "4 events of stream 0 could not be decoded"),
         (_batch(2, [BlockStored(block_hashes=[9])]), "is not what the cache holds (3 blocks)"),
         (_batch(2, [AllBlocksCleared()]), "mirror of stream 0 (0 blocks)"),
