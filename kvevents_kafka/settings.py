@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from kvevents_core import BackendSettings
-from kvevents_core.naming import template_fields
+from kvevents_core import BackendSettings, StreamId
+from kvevents_core.naming import expand_for, template_fields
 
 _TOPIC_FIELDS: Final = frozenset({"tenant", "model"})
 _LEGAL_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]*")
@@ -210,6 +210,10 @@ class KafkaSettings(BackendSettings):
     def is_idempotent(self) -> bool:
         """Return whether the broker itself drops what a retry would repeat."""
         return self.acks == "all"
+
+    def address_of(self, stream: StreamId) -> str:
+        """Return the topic of ``stream`` and the key that picks its partition."""
+        return f"topic {expand_for(self.topic, stream)}, key {stream}"
 
 
 def _check_server(server: str) -> None:
