@@ -96,12 +96,14 @@ class ClientLog(logging.Filter):
             return True
         if record.levelno < logging.WARNING:
             return True
-        found = explain(record.getMessage())
+        kind = (record.name, str(record.msg))
+        # Whoever keeps the line would keep the exception in it, and so the client's open socket.
+        record.msg, record.args = record.getMessage(), ()
+        found = explain(record.msg)
         now = time.monotonic()
         with self._lock:
             if found is not None and client_id in self._causes:
                 self._causes[client_id][found[0]] = _Cause(*found, now)
-            kind = (record.name, str(record.msg))
             if now - self._let_through.get(kind, -REPEAT_S) < REPEAT_S:
                 return False
             self._let_through[kind] = now

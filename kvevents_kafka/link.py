@@ -314,14 +314,16 @@ class Link:
             clients.close_producer(client, 2.0)
 
     def _close(self) -> None:
+        """End what this thread holds; the sender thread ends the producer it took."""
         offer = self.take_offer()
-        waiting = [offer.client] if offer else []
-        waiting += [self._candidate] if self._candidate else []
         with self._lock:
-            waiting += self._retired
-            self._retired = []
+            waiting, self._retired = self._retired, []
+        waiting += [offer.client] if offer else []
+        waiting += [self._candidate] if self._candidate else []
         for client in waiting:
             clients.close_producer(client, 0.5)
         if self._end_client is not None:
             clients.close_quietly(self._end_client)
         client_log.forget(self.client_id)
+        # A client's errors hold the sockets of connections that failed.
+        self._candidate = self._current = self._end_client = self._end = None

@@ -249,6 +249,9 @@ class KafkaSink(Sink):
             link.stop()
         if client is not None:
             clients.close_producer(client, timeout_s / 2)
+            self._producer = None
+            self._on_error = self._wake
+            self._window.clear()
         if link is not None and not link.join(max(0.05, deadline - time.monotonic())):
             logger.info(
                 "kvevents: kafka-python still waits for a broker; its thread ends by itself"
