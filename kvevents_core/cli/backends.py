@@ -31,8 +31,9 @@ def backends(
     found = [asdict(backend) for backend in installed_backends()]
     for backend in found:
         if check and backend["problem"] is None:
-            backend |= {"is_broken": False, **probe(backend["name"])}
-            backend["is_broken"] = backend["problem"] is not None
+            backend.update(probe(backend["name"]))
+        if check:
+            backend["is_broken"] = backend["problem"] is not None and not backend["missing"]
     if json_:
         print_json({"backends": found})
     else:
@@ -56,7 +57,7 @@ def _table(found: list[dict[str, Any]], *, check: bool) -> Table:
 
 def _state(backend: dict[str, Any], *, check: bool) -> Text:
     if backend["problem"] is not None:
-        return Text(backend["problem"], style="red")
+        return Text(backend["problem"], style="yellow" if backend["missing"] else "red")
     if not check:
         return Text("installed", style="green")
     can = [name for name, able in backend["capabilities"].items() if able]

@@ -1,10 +1,12 @@
 """A backend's package is loaded in a process of its own: whatever it does, the list goes on."""
 
+import json
 import sys
 
 import pytest
 
 from kvevents_core.cli import backend_probe
+from kvevents_core.cli.app import run
 from kvevents_core.cli.backend_probe import probe
 
 
@@ -21,6 +23,7 @@ def broken_package(tmp_path, monkeypatch):
         (info / "entry_points.txt").write_text("[kvevents.backends]\nbroken = broken_backend\n")
         (tmp_path / "broken_backend.py").write_text(code)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.syspath_prepend(str(tmp_path))
 
     return install
 
@@ -48,6 +51,24 @@ def test_a_package_that_hangs_at_import_is_given_up(broken_package, monkeypatch)
     broken_package("import threading; threading.Event().wait()")
     monkeypatch.setattr(backend_probe, "_TIMEOUT_S", 2.0)
     assert "did not end within 2 s" in probe("broken")["problem"]
+
+
+def test_one_broken_package_fails_the_check_and_disturbs_no_other(broken_package, capsys):
+    """The list names its distribution and the cause; ours are described beside it."""
+    broken_package("raise RuntimeError('boom')")
+    assert run(["backends", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["backends"]
+    assert run(["backends", "--check", "--json"]) == 1
+    checked = {each["name"]: each for each in json.loads(capsys.readouterr().out)["backends"]}
+    assert "broken" in [each["name"] for each in listed]
+    assert "broken_backend" not in sys.modules
+    assert checked["broken"]["is_broken"] is True
+    assert checked["broken"]["distribution"] == "broken-backend"
+    assert "boom" in checked["broken"]["problem"]
+    assert checked["memory"]["is_broken"] is False
+    assert checked["memory"]["capabilities"]["confirms"] is True
+    assert run(["backends", "--check"]) == 1
+    assert "boom" in capsys.readouterr().out
 
 
 def test_a_backend_that_works_tells_its_capabilities():
