@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from waiting import wait_until
@@ -48,9 +48,14 @@ def collect(source: ZmqSource, count: int, *, timeout_s: float = 10.0) -> list[A
     return arrivals
 
 
-def joined(source: ZmqSource, send: object) -> None:
+def joined(source: ZmqSource, send: Callable[[], object]) -> None:
     """Call ``send`` until the source receives; takes all of it."""
-    wait_until(lambda: send() or any(isinstance(one, Record) for one in source.receive(0.02)))  # type: ignore[operator]
+
+    def received() -> bool:
+        send()
+        return any(isinstance(one, Record) for one in source.receive(0.02))
+
+    wait_until(received)
     while source.receive(0.05):
         pass
 
