@@ -17,7 +17,7 @@ from kvevents_core.backend import Arrival, Malformed, PeersCounted, Reconnected,
 from kvevents_core.naming import StreamId
 from kvevents_zmq.endpoints import Endpoint
 from kvevents_zmq.frames import SEQ_BYTES
-from kvevents_zmq.monitor import Monitor, stop_monitoring
+from kvevents_zmq.monitor import Monitor
 
 CHUNK_RECORDS: Final = 256
 CHUNK_BYTES: Final = 8 * 2**20
@@ -71,7 +71,6 @@ class Channel:
     def close(self) -> None:
         """Close the socket and its monitor."""
         self.monitor.close()
-        stop_monitoring(self.socket)
         self.socket.close(0)
 
     def _messages(self) -> list[Arrival]:

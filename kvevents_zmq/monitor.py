@@ -2,7 +2,8 @@
 
 Only the events that change something are asked for, and the reading end is unbounded: libzmq 4.3.5
 blocks its I/O thread, and with it the socket, once 2000 events wait unread (observed). inproc
-connections give no events. Never touches the socket itself after construction.
+connections give no events. Between
+construction and ``close`` it does not touch the socket.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Monitor:
 
     def __init__(self, socket: zmq.Socket[Any], *, refusals: bool = False) -> None:
         """Watch ``socket``; with ``refusals`` a refused connect counts as lost, too."""
+        self._socket = socket
         self._curve = socket.mechanism == zmq.CURVE
         self.peers = 0
         """Connections whose handshake succeeded and that still stand."""
@@ -89,13 +91,14 @@ class Monitor:
             self.peers -= 1
 
     def close(self) -> None:
-        """Stop reading; the socket's owner calls ``stop_monitoring`` before closing it."""
-        self.reader.close(0)
+        """Stop watching: on the socket's thread, before the socket is closed, nobody reading on.
 
-
-def stop_monitoring(socket: zmq.Socket[Any]) -> None:
-    """End the monitor of ``socket``; on the socket's thread."""
-    socket.monitor(None, 0)
+        The order matters: with the reading end gone first, the next event would block libzmq's I/O
+        thread for ever, with the lock that stopping takes (observed).
+        """
+        if not self.reader.closed:
+            self._socket.monitor(None, 0)
+            self.reader.close(0)
 
 
 def _explain(event: int, mismatched: bool) -> str:

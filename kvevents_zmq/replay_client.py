@@ -23,7 +23,7 @@ from kvevents_zmq.frames import (
     format_request,
     parse_reply,
 )
-from kvevents_zmq.monitor import Monitor, stop_monitoring
+from kvevents_zmq.monitor import Monitor
 
 PORTION_RECORDS: Final = 512
 PORTION_BYTES: Final = 8 * 2**20
@@ -176,7 +176,6 @@ class _Connection:
     def close(self) -> None:
         """Close the socket and its monitor."""
         self.monitor.close()
-        stop_monitoring(self._dealer)
         self._dealer.close(0)
 
     def _send(self, frames: list[bytes]) -> None:

@@ -1,6 +1,6 @@
 """The sink's second thread: answers replay requests and watches who is connected.
 
-It alone uses the ROUTER and the reading end of the monitor once it runs; the sender thread alone
+While it runs, it alone uses the ROUTER and the reading end of the monitor; the sender thread alone
 uses the PUB socket. So replay never delays live traffic. Never raises into the sender.
 """
 
@@ -157,6 +157,5 @@ class SinkService:
 
     def _close_sockets(self) -> None:
         self._stopped.close(0)
-        self._monitor.close()
         if self._router is not None:
             self._router.close()

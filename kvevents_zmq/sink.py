@@ -22,7 +22,7 @@ from kvevents_core.backend import Record, Sink, SinkHost, SinkStatus
 from kvevents_core.errors import ClosedError, TransportError
 from kvevents_zmq.curve import publisher_keys
 from kvevents_zmq.frames import MAX_REQUEST_BYTES
-from kvevents_zmq.monitor import Monitor, stop_monitoring
+from kvevents_zmq.monitor import Monitor
 from kvevents_zmq.ownership import PathOwnership
 from kvevents_zmq.replay_server import CLIENT_HWM
 from kvevents_zmq.service import SinkService
@@ -79,6 +79,7 @@ class ZmqSink(Sink):
         # An I/O thread of its own each, so that a long replay does not hold up live traffic.
         self._context = make_context(self._endpoint, self._replay, io_threads=2)
         self._sockets: list[zmq.Socket[Any]] = []
+        self._monitor: Monitor | None = None
         try:
             self._open_sockets()
         except BaseException:
@@ -89,8 +90,7 @@ class ZmqSink(Sink):
         settings = self._settings
         self._pub = self._make(zmq.PUB if self._binds else zmq.XPUB, self._endpoint)
         self._pub.sndhwm = settings.hwm
-        self._monitor = Monitor(self._pub)
-        self._sockets.append(self._monitor.reader)
+        monitor = self._monitor = Monitor(self._pub)
         if self._binds:
             self.endpoint = self._bind(self._pub, self._endpoint)
         else:
@@ -105,7 +105,7 @@ class ZmqSink(Sink):
             router.maxmsgsize = MAX_REQUEST_BYTES
             self.replay_endpoint = self._bind(router, self._replay)
         self._service = SinkService(
-            self._context, self._monitor, router, dials=None if self._binds else self.endpoint
+            self._context, monitor, router, dials=None if self._binds else self.endpoint
         )
 
     def _make(self, kind: int, endpoint: Endpoint) -> zmq.Socket[Any]:
@@ -130,6 +130,8 @@ class ZmqSink(Sink):
 
     def _abandon(self) -> None:
         """Free what a failed opening had taken."""
+        if self._monitor is not None:
+            self._monitor.close()
         for made in self._sockets:
             made.close(0)
         for owned in self._owned:
@@ -202,7 +204,8 @@ class ZmqSink(Sink):
             if not self._service.stop(timeout_s):
                 self._error = "the replay thread did not end in time"
                 return
-            stop_monitoring(self._pub)
+            if self._monitor is not None:
+                self._monitor.close()
             left_ms = int(1000 * (end_at - time.monotonic()))
             self._pub.close(max(0, min(LINGER_MS, left_ms - 20)))
             end_context(self._context)

@@ -8,8 +8,9 @@ what the connections went through comes as notices. Never interprets a payload.
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ class ZmqSource(Source):
         settings.check_ranks(self._ranks[-1] + 1)
         self._check_ports()
         self._closed = False
+        self._pid = os.getpid()
         self._context = make_context(settings.events, settings.replay)
         self._channels: dict[int, Channel] = {}
         self._replays: dict[int, ReplayClient] = {}
@@ -80,7 +82,7 @@ class ZmqSource(Source):
         base = settings.events.for_rank(rank)
         there = endpoints.dial if settings.publisher_binds else None
         endpoint = there(base, reader.host) if there else endpoints.listen(base)
-        socket = self._make(zmq.SUB, endpoint)
+        socket = self._maker(zmq.SUB, endpoint)()
         socket.rcvhwm = settings.rcvhwm
         channel = self._channels[rank] = Channel(socket, stream, topic)
         if there:
@@ -93,12 +95,13 @@ class ZmqSource(Source):
         self._poller.register(channel.monitor.reader, zmq.POLLIN)
         if settings.replay is not None:
             far = endpoints.dial(settings.replay.for_rank(rank), reader.host)
-            make = partial(self._make, zmq.DEALER, far)
+            make = self._maker(zmq.DEALER, far)
             self._replays[rank] = ReplayClient(make, str(far), topic)
 
-    def _make(self, kind: int, endpoint: Endpoint) -> zmq.Socket[Any]:
+    def _maker(self, kind: int, endpoint: Endpoint) -> Callable[[], zmq.Socket[Any]]:
+        """Return what makes a socket for ``endpoint``; it does not hold on to this source."""
         ipv6 = self._settings.ipv6_for(endpoint)
-        return make_socket(self._context, kind, ipv6=ipv6, keys=self._keys)
+        return partial(make_socket, self._context, kind, ipv6=ipv6, keys=self._keys)
 
     def receive(self, timeout_s: float) -> Sequence[Arrival]:
         """Return what arrived, waiting at most ``timeout_s`` for the first.
@@ -155,12 +158,23 @@ class ZmqSource(Source):
         if self._closed:
             return
         self._closed = True
+        if self._pid != os.getpid():
+            return
         for replay in self._replays.values():
             replay.close()
         for channel in self._channels.values():
             channel.close()
         end_context(self._context)
 
+    def __del__(self) -> None:
+        # Sockets collected in the wrong order would block libzmq; see ``Monitor.close``.
+        if not getattr(self, "_closed", True):
+            self.close()
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the ZMQ source is closed")
+        if self._pid != os.getpid():
+            raise ClosedError(
+                f"the ZMQ source was opened by process {self._pid}; a forked child must open its own"
+            )

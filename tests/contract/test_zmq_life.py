@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from waiting import wait_until
 from zmq_raw import STREAM, frames_of, loopback, observing, publishing, receive, records
 
 from kvevents_core.backend import ReaderOptions
@@ -85,14 +86,24 @@ def test_a_forked_child_is_refused_and_its_parent_undisturbed() -> None:
             else:
                 return 3
             published.sink.close(1.0)
+            try:
+                source.receive(0.0)
+            except ClosedError:
+                source.close()
+            else:
+                return 4
             with publishing(loopback()) as own:
                 own.publish(batch)
             return 0
 
+        source = ZmqBackend().open_source(
+            loopback(endpoint=published.endpoint), ReaderOptions("tenant", "model", "instance")
+        )
         with observing(published) as sub:
             assert in_child(act) == 0
             published.publish(batch)
             assert [receive(sub) for _ in batch] == [frames_of(record) for record in batch]
+        source.close()
 
 
 def test_a_forked_child_may_forget_what_it_inherited() -> None:
@@ -149,6 +160,35 @@ def test_nothing_is_left_behind() -> None:
             source.close()
     assert threading.active_count() == threads
     assert len(list(Path("/proc/self/fd").iterdir())) <= files
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_closing_while_connections_come_and_go_never_blocks(stepwise: bool) -> None:
+    """Libzmq's I/O thread waits for ever if a monitor's reading end goes first; here it cannot."""
+    for _ in range(30):
+        with publishing(loopback(replay_endpoint="tcp://127.0.0.1:0")) as published:
+            settings = loopback(
+                endpoint=published.endpoint, replay_endpoint=published.replay_endpoint
+            )
+            source = ZmqBackend().open_source(
+                settings, ReaderOptions("tenant", "model", "instance")
+            )
+            if stepwise:
+                source.recover(0, STREAM, 0, 5.0)
+            source.close()
+
+
+def test_a_forgotten_source_frees_its_sockets() -> None:
+    """As a file does when it is collected."""
+    with publishing(loopback(replay_endpoint="tcp://127.0.0.1:0")) as published:
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        source = ZmqBackend().open_source(
+            loopback(endpoint=published.endpoint, replay_endpoint=published.replay_endpoint),
+            ReaderOptions("tenant", "model", "instance"),
+        )
+        source.recover(0, STREAM, 0, 5.0)
+        del source
+        wait_until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= files)
 
 
 def test_each_sink_and_source_has_a_context_of_its_own() -> None:
