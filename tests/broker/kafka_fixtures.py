@@ -19,7 +19,7 @@ _numbers = itertools.count()
 KAFKA_MARKS = [
     pytest.mark.broker("kafka"),
     # kafka-python 3.0.12 leaves the socket of a refused connection to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed <(socket.socket|ssl.SSLSocket):ResourceWarning"),
 ]
 """What each module of tests with kafka-python is marked with; it needs ``kafka_garbage`` too."""
 

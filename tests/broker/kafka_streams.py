@@ -80,12 +80,14 @@ def create_topic(
     new = NewTopic(
         topic, num_partitions=partitions, replication_factor=1, config=dict(config or {})
     )
-    _wait(administrator(bootstrap).create_topics([new]))
+    admin = administrator(bootstrap)  # its futures end with it
+    _wait(admin.create_topics([new]))
 
 
 def add_partitions(bootstrap: str, topic: str, total: int) -> None:
     """Give ``topic`` more partitions."""
-    _wait(administrator(bootstrap).create_partitions([NewPartitions(topic, total)]))
+    admin = administrator(bootstrap)
+    _wait(admin.create_partitions([NewPartitions(topic, total)]))
 
 
 def grant(
@@ -102,9 +104,10 @@ def grant(
             operation,
             AclPermissionType.ALLOW,
         )
-        for operation in operations
+        for operation in set(operations)
     ]
-    _wait(administrator(bootstrap).create_acls(bindings))
+    admin = administrator(bootstrap)
+    _wait(admin.create_acls(bindings))
 
 
 def _wait(futures: Mapping[Any, Any]) -> None:
