@@ -7,14 +7,15 @@ settings' task. Imports neither pydantic nor an engine.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kvevents_core.config_environment import variable
+from kvevents_core.config_environment import SECRETS_DIR, variable
 from kvevents_core.config_sources import FLAG, read_flag
-from kvevents_core.errors import ConfigError
+from kvevents_core.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
     from kvevents_core.settings import KVEventsConfig
@@ -58,42 +59,55 @@ def is_ours(name: str | None, engine_names: Collection[str]) -> bool:
     return name not in engine_names
 
 
-def environment(engine: str, **defaults: str | None) -> dict[str, str]:
+def environment(engine: str, **defaults: str) -> dict[str, str]:
     """Return the environment for the settings: below what the operator set, the engine's defaults.
 
     Args:
         engine: The engine's name, for the records' headers.
-        defaults: Core keys the engine knows better than we do (``model``); None is left out.
+        defaults: Core keys the engine knows better than we do (``model``).
     """
-    known = {variable(key): value for key, value in defaults.items() if value}
+    known = {variable(key): value for key, value in defaults.items()}
     return {"KVEVENTS_ENGINE": engine, **known, **os.environ}
 
 
-def refuse_secrets(keys: Mapping[str, Any], config: KVEventsConfig, shown_by: str) -> None:
+def refuse_secrets(keys: Mapping[str, Any], shown_by: str) -> None:
     """Refuse a secret that stands in the flag itself.
 
     Args:
         keys: The flag's own keys (not those of an ``@file``).
-        config: The settings that came of them.
         shown_by: Who shows the flag to others, for the message.
 
     Raises:
         ConfigError: A secret key has a value there, or an address holds a password.
     """
-    if config.backend is None:
-        return
     from kvevents_core.config_validation import is_secret
+    from kvevents_core.plugins import load_backend
 
-    fields = config.backend.settings_model.model_fields
+    name = publisher_name(keys)
+    try:
+        fields = load_backend(name).settings_model.model_fields if name else {}
+    except BackendError:
+        return  # the settings say it better
     for key, value in keys.items():
         secret = key in fields and is_secret(key, fields[key])
         if value is None or not (secret or _USER_AND_PASSWORD.search(json.dumps(value))):
             continue
-        name = variable(key, config.backend.name)
+        by_environment = variable(key, name)
         raise ConfigError(
             f"{key!r} must not carry a secret in {FLAG}: {shown_by}; set the environment variable "
-            f"{name} instead, or put it in a file {name.lower()} in the folder that "
-            "KVEVENTS_SECRETS_DIR names",
+            f"{by_environment} instead, or put it in a file {by_environment.lower()} in the folder "
+            f"that {variable(SECRETS_DIR)} names",
             key=key,
             origin=FLAG,
+        )
+
+
+def warn_if_unnamed(config: KVEventsConfig, logger: logging.Logger) -> None:
+    """Warn that an engine on several nodes has no name that all of them share."""
+    if config.enabled and config.origin_of("instance") is None:
+        logger.warning(
+            "kvevents: the engine spans several nodes and has no name, so each node publishes under "
+            "a name of its own; set instance in %s, or %s, to the same name everywhere",
+            FLAG,
+            variable("instance"),
         )

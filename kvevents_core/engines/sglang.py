@@ -84,18 +84,21 @@ def _is_ours(text: str) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _settings(text: str, model: str | None = None) -> KVEventsConfig:
+def _settings(text: str, **names: str) -> KVEventsConfig:
     """Return the settings that the flag, the environment and the secret files make.
+
+    Args:
+        text: The flag.
+        names: Core keys whose default the engine knows; anything an operator gave wins.
 
     Raises:
         KVEventsError: The flag is wrong, or holds a secret that SGLang would show.
     """
     from kvevents_core.settings import KVEventsConfig
 
-    config = KVEventsConfig.from_cli(text, environ=flag.environment("sglang", model=model))
-    if not text.startswith("@"):
-        flag.refuse_secrets(flag.read_keys(text) or {}, config, _SHOWN_BY)
-    return config
+    if not text.lstrip().startswith("@"):
+        flag.refuse_secrets(flag.read_keys(text) or {}, _SHOWN_BY)
+    return KVEventsConfig.from_cli(text, environ=flag.environment("sglang", **names))
 
 
 def _from_cli(original: Callable[..., Any], cls: Any, cli_value: str) -> Any:
@@ -105,7 +108,7 @@ def _from_cli(original: Callable[..., Any], cls: Any, cli_value: str) -> Any:
 
         keys = engine_keys(_settings(cli_value))
         compare_gates(cli_value)
-    elif cli_value.startswith("@"):
+    elif cli_value.lstrip().startswith("@"):
         keys = flag.read_keys(cli_value) or {}
     else:
         return original(cls, cli_value)
@@ -118,15 +121,11 @@ def _create(
     """Hook on ``EventPublisherFactory.create``, called on publisher ranks only."""
     if not config or not _is_ours(config):
         return original(cls, config, attn_dp_rank)
-    from kvevents_core.engines.sglang_publisher import (
-        adapt,
-        compare_stream_rank,
-        served_model_name,
-    )
+    from kvevents_core.engines.sglang_publisher import adapt, compare_stream_rank, stream_names
     from kvevents_core.publisher import EventPublisherFactory
 
     compare_stream_rank(attn_dp_rank)
-    settings = _settings(config, served_model_name())
+    settings = _settings(config, **stream_names(_settings(config)))
     return adapt(EventPublisherFactory.create(settings, attn_dp_rank))
 
 

@@ -9,7 +9,7 @@ import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kvevents_core.engines import zmq_document
+from kvevents_core.engines import flag, zmq_document
 from kvevents_core.errors import LayoutError
 from kvevents_core.ranks import Placement
 
@@ -77,14 +77,27 @@ def engine_keys(config: KVEventsConfig) -> dict[str, Any]:
     return {"publisher": config.publisher, "format": config.format, **socket}
 
 
-def served_model_name() -> str | None:
-    """Return the model name the server answers to; None outside a configured SGLang process."""
-    try:
-        from sglang.srt.runtime_context import get_serving
+def stream_names(config: KVEventsConfig) -> dict[str, str]:
+    """Return SGLang's own names for the parts of the stream's name that nobody gave.
 
-        return str(get_serving().served_model_name or "") or None
-    except Exception:
-        return None
+    ``model`` is the name the server answers to. ``instance`` gets the server's port, which is the
+    same in all its processes and tells apart two servers of one host. Empty outside a configured
+    SGLang process.
+    """
+    try:
+        from sglang.srt.runtime_context import get_parallel, get_serving
+
+        serving, nodes = get_serving(), get_parallel().nnodes
+        names = {
+            "model": str(serving.served_model_name or ""),
+            "instance": f"{config.instance}-{serving.port}",
+        }
+    except Exception as error:
+        logger.debug("kvevents: SGLang has no names for this process: %s", error)
+        return {}
+    if nodes > 1:
+        flag.warn_if_unnamed(config, logger)
+    return {key: name for key, name in names.items() if name and config.origin_of(key) is None}
 
 
 def _placement() -> Placement | None:

@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from kvevents_core.config_environment import variable
 from kvevents_core.config_sources import FLAG
 from kvevents_core.engines import flag, versions
 from kvevents_core.errors import KVEventsError
@@ -102,6 +103,7 @@ def _checked(original: Callable[[Any], None]) -> Callable[[Any], None]:
         name = flag.publisher_name(vars(self))
         if name in (None, "null") or not flag.is_ours(name, _ENGINE_NAMES):
             _refuse_foreign_keys(self, name)
+            self.publisher = None if self.publisher is None else name
             original(self)
             return
         versions.warn_if_untested("vllm", logger)
@@ -167,16 +169,21 @@ def _completed(original: Callable[[Any], None]) -> Callable[[Any], None]:
         if config is None or not is_ours(config):
             return
         name = getattr(self.model_config, "served_model_name", None)
-        if name and "KVEVENTS_MODEL" not in os.environ:
+        if name and variable("model") not in os.environ:
             vars(config).setdefault("model", str(name))
-        settings = settings_of(config).backend_settings
-        if settings is not None:
-            try:
-                settings.check_ranks(self.parallel_config.data_parallel_size)
-            except KVEventsError as error:
-                raise FlagError(str(error)) from None
+        try:
+            _check_ranks(settings_of(config), self.parallel_config)
+        except KVEventsError as error:
+            raise FlagError(str(error)) from None
 
     return __post_init__
+
+
+def _check_ranks(settings: KVEventsConfig, parallel_config: Any) -> None:
+    if settings.backend_settings is not None:
+        settings.backend_settings.check_ranks(parallel_config.data_parallel_size)
+    if getattr(parallel_config, "nnodes", 1) > 1:
+        flag.warn_if_unnamed(settings, logger)
 
 
 def is_ours(config: Any) -> bool:

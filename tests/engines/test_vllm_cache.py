@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from engines.conftest import EngineEnvironment
+from engines.environments import EngineEnvironment
 from engines.reading import free_ports, reading
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(180)]

@@ -60,6 +60,21 @@ def make_cache(kind: str, *, records_events: bool) -> Any:
     return RadixCache(params) if kind == "radix" else UnifiedRadixCache(params)
 
 
+def insert(cache: Any, tokens: list[int]) -> None:
+    """Insert a prompt, evicting what stands in its way."""
+    from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams
+    from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
+
+    allocator = cache.token_to_kv_pool_allocator
+    if len(tokens) > allocator.available_size():
+        cache.evict(EvictParams(num_tokens=len(tokens)))
+    value = allocator.alloc(len(tokens))
+    result = cache.insert(InsertParams(key=RadixKey(array("q", tokens)), value=value))
+    if isinstance(cache, RadixCache):
+        # It leaves slots that the tree held already to its caller; UnifiedRadixCache frees them.
+        allocator.free(value[: result.prefix_len])
+
+
 class Engine:
     """One scheduler's cache, its allocator and its event publisher."""
 
@@ -85,8 +100,6 @@ class Engine:
             dp_rank=stream_rank,
         )
         self.cache = make_cache(kind, records_events=is_kv_publisher_rank(flag))
-        # RadixCache leaves slots that the tree held already to the caller, Unified frees them.
-        self.owns_duplicates = kind == "radix"
         self.prompts: set[tuple[int, ...]] = set()
         self.publisher = SchedulerKvEventsPublisher(
             kv_events_config=flag,
@@ -98,17 +111,8 @@ class Engine:
         )
 
     def prefill(self, tokens: list[int]) -> None:
-        """Insert a prompt, evicting what stands in its way, and end the step."""
-        from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams
-        from sglang.srt.mem_cache.radix_cache import RadixKey
-
-        allocator = self.cache.token_to_kv_pool_allocator
-        if len(tokens) > allocator.available_size():
-            self.cache.evict(EvictParams(num_tokens=len(tokens)))
-        value = allocator.alloc(len(tokens))
-        result = self.cache.insert(InsertParams(key=RadixKey(array("q", tokens)), value=value))
-        if self.owns_duplicates:
-            allocator.free(value[: result.prefix_len])
+        """Run one prompt and end the step."""
+        insert(self.cache, tokens)
         self.prompts.add(tuple(tokens))
         self.publisher.publish_kv_events()
 
