@@ -116,15 +116,22 @@ def test_port_zero_gives_each_rank_a_real_port_and_reports_it() -> None:
 
 def test_the_port_is_the_base_plus_the_stream_rank() -> None:
     """Of both sockets."""
-    with system.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1] - 10
-    settings = loopback(
-        endpoint=f"tcp://127.0.0.1:{port}", replay_endpoint=f"tcp://127.0.0.1:{port + 4}"
-    )
-    with publishing(settings, stream=StreamId("t", "m", "i", 3)) as published:
-        assert published.endpoint == f"tcp://127.0.0.1:{port + 3}"
-        assert published.replay_endpoint == f"tcp://127.0.0.1:{port + 7}"
+
+    def opened() -> bool:
+        with system.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            base = probe.getsockname()[1]
+        events, replay = f"tcp://127.0.0.1:{base}", f"tcp://127.0.0.1:{base + 4}"
+        settings = loopback(endpoint=events, replay_endpoint=replay)
+        try:
+            with publishing(settings, stream=StreamId("t", "m", "i", 3)) as published:
+                assert published.endpoint == f"tcp://127.0.0.1:{base + 3}"
+                assert published.replay_endpoint == f"tcp://127.0.0.1:{base + 7}"
+        except AddressInUseError:
+            return False  # another program's port: take another base
+        return True
+
+    wait_until(opened)
 
 
 @pytest.mark.parametrize("taken", ["endpoint", "replay_endpoint"])
