@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nats.protocol.command import hpub_cmd
 
 from kvevents_core import ReaderOptions, Record, StreamId
 from kvevents_nats.subjects import (
@@ -135,6 +136,23 @@ def test_headers_survive_the_round_trip_within_the_size_announced(
     assert place[:3] == (stream, epoch, seq)
     assert place.after == after
     assert encoded_bytes(headers) <= encoder.longest_bytes()
+
+
+@given(
+    streams, st.none() | st.integers(0, 99), st.binary(max_size=50), st.sampled_from(["", "a.b"])
+)
+def test_a_command_is_what_the_client_library_would_write(
+    stream: StreamId, after: int | None, payload: bytes, reply: str
+) -> None:
+    """The short cut around ``publish`` writes the same bytes."""
+    encoder = HeaderEncoder(stream, "vllm", "host:1-abcd")
+    record = Record(stream, 2**50, 2**60, payload)
+    lines = "".join(f"{k}: {v}\r\n" for k, v in encoder.encode(record, after).items())
+    block = f"NATS/1.0\r\n{lines}\r\n".encode()
+    subject = subject_of(TEMPLATE, stream)
+    theirs = hpub_cmd(subject, reply, block, payload)
+    assert encoder.command(subject, record, after, reply) == theirs
+    assert encoded_bytes(encoder.encode(record, after)) == len(block)
 
 
 @pytest.mark.parametrize(
