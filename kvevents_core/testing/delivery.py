@@ -6,7 +6,7 @@ from itertools import count
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kvevents_core.naming import StreamId
@@ -71,6 +71,7 @@ class DeliveryPromises:
             max_examples=15,
             deadline=None,
             database=None,
+            phases=[Phase.generate],  # a lost record costs the whole patience each time
             suppress_health_check=list(HealthCheck),
         )
         @given(st.lists(strategies.payloads(), min_size=1, max_size=8))

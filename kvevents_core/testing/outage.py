@@ -59,6 +59,7 @@ class OutagePromises:
         driver.queue([b"x" * 200] * 400)
         driver.step()
         peer.stop()
+        driver.queue([b"y" * 200] * 100)
         driver.run_for(0.05)
         peer.start()
         driver.send([b"after"] * 5)

@@ -22,7 +22,7 @@ def broken_promises(
     """Return the tests of ``kit`` that fail for ``backend``: promise and test name, and why."""
     broken: dict[str, str] = {}
     for name in dir(kit):
-        if not name.startswith("test_"):
+        if not name.startswith("test_") or getattr(kit, name) is None:
             continue
         place = make_place()
         place.patience_s = patience_s

@@ -1,0 +1,1 @@
+"""Backends that each break one promise, to test the tests."""
