@@ -179,6 +179,9 @@ def _make(kind: Any, options: dict[str, Any], settings: KafkaSettings, client_id
         for net in made:
             net.close()
         raise
+    # kafka-python 3.0.12 takes the option and does not hand it on to where it counts.
+    may_create = wanted.get("allow_auto_create_topics", False)
+    made[0].cluster.config["allow_auto_create_topics"] = may_create
     return Client(api, made[0], client_id)
 
 

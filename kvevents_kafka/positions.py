@@ -83,8 +83,9 @@ class Positions:
             self._next.update(self._consumer.end_offsets(partitions, timeout_ms=timeout_ms))
         elif isinstance(start, int):
             times = dict.fromkeys(partitions, start)
-            found = self._consumer.offsets_for_times(times, timeout_ms=timeout_ms)
+            # The ends first: what is written in between must not be passed over.
             ends = self._consumer.end_offsets(partitions, timeout_ms=timeout_ms)
+            found = self._consumer.offsets_for_times(times, timeout_ms=timeout_ms)
             self._next.update({p: found[p].offset if found[p] else ends[p] for p in partitions})
 
     def seek(self, new: Iterable[TopicPartition]) -> None:

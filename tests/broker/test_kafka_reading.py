@@ -1,0 +1,175 @@
+"""Where a reader begins, what it notices while it reads, and what it tells of lost history."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+from broker.kafka_fixtures import KAFKA_MARKS, kafka_garbage
+from broker.kafka_streams import (
+    Cache,
+    Reading,
+    add_partitions,
+    administrator,
+    configure,
+    create_topic,
+    open_publisher,
+    stream_of,
+)
+from confluent_kafka import TopicPartition
+from waiting import wait_until
+
+from kvevents_core import Batch, ConfigError, Gap, subscribe
+
+__all__ = ["kafka_garbage"]
+
+pytestmark = KAFKA_MARKS
+
+
+def test_latest_begins_with_what_comes(kafka_bootstrap: str, topic: str) -> None:
+    """``latest`` leaves out what was there, and says no gap."""
+    config = configure(kafka_bootstrap, topic)
+    cache = Cache(open_publisher(config))
+    for _ in range(100):
+        cache.step()
+    cache.wait_delivered()
+    with Reading(config, start="latest") as reading:
+
+        def heard() -> bool:
+            cache.step()
+            return bool(reading.of(Batch))
+
+        wait_until(heard, 20, "a batch after the beginning")
+        assert reading.seqs()[0][1] > 100
+        assert not reading.of(Gap)
+    cache.publisher.shutdown()
+
+
+def test_a_time_begins_there(kafka_bootstrap: str, topic: str) -> None:
+    """An ISO time begins with the first batch written after it."""
+    config = configure(kafka_bootstrap, topic)
+    cache = Cache(open_publisher(config))
+    for _ in range(100):
+        cache.step()
+    cache.wait_delivered()
+    wait_until(lambda: time.time() % 0.01 < 0.005, 1)  # a millisecond of its own
+    now = datetime.now(UTC).isoformat()
+    for _ in range(10):
+        cache.step()
+    with Reading(config, start=now) as reading:
+        reading.wait_level_with(cache)
+        assert [seq for _, seq in reading.seqs()] == list(range(101, 111))
+        assert not reading.of(Gap)
+    with Reading(config, start="2001-01-01T00:00:00Z") as reading:
+        reading.wait_level_with(cache)
+        assert len(reading.of(Batch)) == 111
+    cache.publisher.shutdown()
+
+
+def test_what_is_no_start_is_refused(kafka_bootstrap: str, topic: str) -> None:
+    """Anything else is an error that shows what a start may be."""
+    for bad in ("yesterday", {"topic": 1}, {topic: {"zero": 0}}):
+        with pytest.raises(ConfigError, match="neither") as refused:
+            subscribe(configure(kafka_bootstrap, topic), start=bad)
+        assert refused.value.key == "start"
+
+
+def test_a_topic_that_comes_later_is_read_whole(kafka_bootstrap: str, topic: str) -> None:
+    """A reader that was there before the topic misses nothing, whatever its start."""
+    config = configure(kafka_bootstrap, topic)
+    with Reading(config, start="latest") as reading:
+        wait_until(lambda: reading.stats.last_trouble, 15, "trouble")
+        assert f"topic {topic!r} does not exist" in str(reading.stats.last_trouble)
+        cache = Cache(open_publisher(config))
+        cache.step()
+        reading.wait_level_with(cache)
+        assert [seq for _, seq in reading.seqs()] == [0, 1]
+    cache.publisher.shutdown()
+
+
+def test_new_partitions_are_noticed(kafka_bootstrap: str, topic: str) -> None:
+    """Streams on partitions added while reading are read from their first batch."""
+    create_topic(kafka_bootstrap, topic)
+    config = configure(kafka_bootstrap, topic)
+    first = Cache(open_publisher(config))
+    first.step()
+    with Reading(config) as reading:
+        reading.wait_level_with(first)
+        add_partitions(kafka_bootstrap, topic, 6)
+        later = [Cache(open_publisher(config, rank)) for rank in range(1, 8)]
+        for cache in (first, *later):
+            cache.step()
+        for cache in later:
+            cache.wait_delivered()
+        partitions = {cache.publisher.describe()["partition"] for cache in later}
+        assert partitions - {0}, "all ranks landed on the old partition"
+        wait_until(
+            lambda: all(
+                reading.mirror.blocks(c.publisher.stream) == c.contents() for c in (first, *later)
+            ),
+            30,
+            "streams on new partitions",
+        )
+        assert not reading.of(Gap)
+    assert first.publisher.describe()["partition"] == 0
+    for cache in (first, *later):
+        cache.publisher.shutdown()
+
+
+def test_history_that_retention_ate_is_a_gap(kafka_bootstrap: str, topic: str) -> None:
+    """A reader from the beginning of a shortened log is told what is missing."""
+    config = configure(kafka_bootstrap, topic)
+    cache = Cache(open_publisher(config))
+    for _ in range(100):
+        cache.step()
+    cache.wait_delivered()
+    admin = administrator(kafka_bootstrap)
+    for future in admin.delete_records([TopicPartition(topic, 0, 60)]).values():
+        future.result(timeout=15)
+    with Reading(config) as reading:
+        reading.wait_level_with(cache)
+        gaps = reading.of(Gap)
+        assert [(gap.first_seq, gap.last_seq) for gap in gaps] == [(0, 59)]
+        reading.assert_holds_no_more(cache)
+    cache.publisher.shutdown()
+
+
+def test_a_position_that_retention_ate_is_a_gap(kafka_bootstrap: str, topic: str) -> None:
+    """A saved position that the log no longer holds: the rest is read, the hole is told."""
+    config = configure(kafka_bootstrap, topic)
+    cache = Cache(open_publisher(config))
+    for _ in range(20):
+        cache.step()
+    cache.wait_delivered()
+    with subscribe(config) as first:
+        seqs = [item.seq for item in first.receive(15.0)]
+        position = first.position()
+    for _ in range(80):
+        cache.step()
+    cache.wait_delivered()
+    admin = administrator(kafka_bootstrap)
+    for future in admin.delete_records([TopicPartition(topic, 0, 60)]).values():
+        future.result(timeout=15)
+    with Reading(config, start=position) as second:
+        second.wait_level_with(cache)
+        gaps = second.of(Gap)
+        assert [(gap.first_seq, gap.last_seq) for gap in gaps] == [(len(seqs), 59)]
+    cache.publisher.shutdown()
+
+
+def test_chosen_ranks_and_instances_only(kafka_bootstrap: str, topic: str) -> None:
+    """A reader gets the ranks and the instance it asked for from a topic that others share."""
+    caches = {}
+    for instance in ("a", "b"):
+        for rank in (0, 1):
+            config = configure(kafka_bootstrap, topic, instance=instance)
+            caches[instance, rank] = Cache(open_publisher(config, rank))
+            caches[instance, rank].step()
+    for cache in caches.values():
+        cache.wait_delivered()
+    with Reading(configure(kafka_bootstrap, topic, instance="b"), ranks=[1]) as reading:
+        reading.wait_level_with(caches["b", 1])
+        assert set(reading.mirror.streams()) == {stream_of(1, "b")}
+    for cache in caches.values():
+        cache.publisher.shutdown()
