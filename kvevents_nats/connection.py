@@ -30,6 +30,7 @@ FIRST_WAIT_S: Final = 0.1
 """Pause after a first failed attempt; it doubles up to ``reconnect_wait_s``."""
 STABLE_S: Final = 3.0
 """A connection that lasted this long makes the next pause short again."""
+LOG_AGAIN_S: Final = 30.0
 CLOSE_S: Final = 0.5
 """Most time a client gets to close."""
 _DENIED: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
@@ -65,6 +66,8 @@ class Connection:
         self._starting = threading.Lock()
         self._stopped = False
         self._close_s = CLOSE_S
+        self._logged = ""
+        self._log_again_at = 0.0
         self._last_client_error: Exception | None = None
         self._denied: list[tuple[str, str]] = []
         self._denial = asyncio.Event()
@@ -110,14 +113,17 @@ class Connection:
 
     # Loop thread -------------------------------------------------------------------------------
 
-    def note(self, error: str | None) -> None:
-        """Set or clear the error that ``status`` and the log show."""
+    def note(self, error: str | None, level: int = logging.WARNING) -> None:
+        """Set or clear the error that ``status`` shows; the log repeats one only after a while."""
         if error == self.error:
             return
         self.error = error
-        if error is not None:
-            logger.warning("kvevents: nats %s: %s", self._name, error)
         self._changed()
+        now = time.monotonic()
+        if error is not None and (error != self._logged or now > self._log_again_at):
+            self._logged = error
+            self._log_again_at = now + LOG_AGAIN_S
+            logger.log(level, "kvevents: nats %s: %s", self._name, error)
 
     async def ask(self, question: Awaitable[T], subject: str) -> T:
         """Await an answer to a request on ``subject``.
@@ -208,7 +214,6 @@ class Connection:
             self.connections += 1
             self.connected = True
             self.server = _describe_server(nc)
-            self.note(None)
             self._changed()
             await self._serve(nc, closed)
         finally:

@@ -185,11 +185,16 @@ class NatsSink(Sink):
         while True:
             try:
                 await self._prepare(nc)
+                if not self._publishing.is_shaky:
+                    self._link.note(None)
                 await self._publishing.run()
-            except (StreamError, ApiError, NotPermittedError, NotStoredError) as exc:
+            except (StreamError, ApiError, NotPermittedError) as exc:
                 self._link.note(str(exc))
-            wait_s = min(wait_s * 2, MOST_WAIT_S) if self._publishing.is_shaky else FIRST_WAIT_S
-            self._publishing.is_shaky = True
+            except NotStoredError as exc:
+                self._link.note(str(exc))
+                repeated = self._publishing.is_shaky
+                wait_s = min(wait_s * 2, MOST_WAIT_S) if repeated else FIRST_WAIT_S
+                self._publishing.is_shaky = True
             await asyncio.sleep(wait_s)
 
     async def _prepare(self, nc: Any) -> None:

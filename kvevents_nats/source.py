@@ -9,6 +9,7 @@ look like without this module's help is in ``reorder``.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -134,7 +135,9 @@ class NatsSource(Source):
             except ConsumerLostError as exc:
                 self._link.note(f"reading {self._stream!r} anew: {exc}")
             except (StreamError, ApiError, NotPermittedError) as exc:
-                self._link.note(str(exc))
+                # Readers often come before the first publisher: no stream is no alarm.
+                missing = isinstance(exc, StreamError)
+                self._link.note(str(exc), logging.INFO if missing else logging.WARNING)
                 self._say(str(exc))
             await asyncio.sleep(RETRY_S)
 
@@ -204,7 +207,7 @@ class NatsSource(Source):
         await nc.subscribe(self._filter, cb=self._on_live)
         await round_trip(nc, self._settings.ack_timeout_s)
         self._link.check_permitted("subscribe", self._filter)
-        self._said = None
+        self._on_opened()
         await asyncio.Event().wait()
 
     async def _on_live(self, message: Any) -> None:

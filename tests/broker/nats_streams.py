@@ -143,7 +143,9 @@ class Cache:
         def done() -> bool:
             stats = self.publisher.stats()
             waiting = stats.queued_batches + stats.in_flight_batches
-            return waiting == 0 and stats.published_batches > 0
+            # The opening batch is one more; a batch on its way to the window is in neither count.
+            settled = stats.published_batches + sum(stats.lost.values())
+            return waiting == 0 and settled > self.batches
 
         wait_until(done, timeout_s, f"delivery: {self.publisher.stats()}")
 

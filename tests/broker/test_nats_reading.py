@@ -279,8 +279,8 @@ def test_ctrl_c_while_publishing_ends_in_time(nats_url: str, tenant: str) -> Non
     """SIGINT reaches the main thread; the connection's thread is not disturbed by it."""
     code = textwrap.dedent(CHILD) + textwrap.dedent("""
         import time
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             while True:
                 publisher.publish(KVEventBatch(ts=1.0, events=[AllBlocksCleared()]))
                 time.sleep(0.001)
