@@ -1,0 +1,54 @@
+"""Batches per second to one decoding reader: ``python -m bench.throughput``.
+
+The batches are made before; the caller waits where the queue is full, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bench.contenders import OURS, Publisher, batch_maker
+from bench.measure import Line, compare, interleave, main
+from bench.reading import Reader
+
+TITLE = "Throughput to one decoding reader"
+SHAPES = {"a": (60_000, 3.0), "b": (20_000, 1.2), "c": (4_000, 1.0)}
+"""Batches per trial, and the ratio to reach."""
+
+
+def trial(contender: str, shape: str, count: int) -> dict[str, Any]:
+    """Publish as fast as the publisher takes."""
+    blocking = {"overflow": "block"} if contender == OURS else {}
+    publisher = Publisher(contender, **blocking)
+    make = batch_maker(contender, shape)
+    reader = Reader(publisher, make)
+    batches = [make(time.time()) for _ in range(count)]
+    publish = publisher.publish
+    began = time.time()
+    for batch in batches:
+        publish(batch)
+    publish(make(-1.0))
+    read = reader.result()
+    publisher.shutdown()
+    taken_s = read["end"] - began
+    return {"per_s": read["batches"] / taken_s, "missing": count - read["batches"]}
+
+
+def run(rounds: int) -> Sequence[Line]:
+    """Measure every shape and return the lines."""
+    lines = []
+    for shape, (count, at_least) in SHAPES.items():
+        found = interleave("throughput", rounds, shape=shape, count=count)
+        what = f"batches per second, {shape}"
+        lines.append(compare(found, what, "per_s", unit="/s", at_least=at_least))
+        missing = {name: sum(found.values(name, "missing")) for name in found.trials}
+        if any(missing.values()):
+            what += f", batches that never arrived: {missing}"
+            lines.append(Line(what, str(missing[OURS]), met=not missing[OURS]))
+    return lines
+
+
+if __name__ == "__main__":
+    main(TITLE, run, rounds=5)
