@@ -1,19 +1,31 @@
 """The outbox: a bounded queue between the engine's thread and the sender thread.
 
 The engine's thread appends and returns. It shares no lock with the sender: appending to and popping
-from a deque are atomic, and every counter has one writer. Each batch, kept or lost, takes an
-ordinal; the sender sees in the ordinals exactly where something was lost.
+from a deque are atomic, and every counter has one writer. While next to nothing waits, a batch is
+appended as it is, without a lock and without a look at its size: on the cold path of a scheduler's
+step every line of Python costs. Only when more waits are batches measured against the bounds.
+
+A measured batch carries a tag, from which the sender sees where something was lost: it grows by one
+with each loss, and under ``drop_oldest``, where batches vanish from the middle, with each put too.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from kvevents_core.stats import CLOSED, ENCODE, FORKED, OVERFLOW
 
 OverflowPolicy: TypeAlias = Literal["drop_newest", "drop_oldest", "block"]
+
+UNMEASURED_BATCHES: Final = 8
+"""Most batches that wait without having been measured."""
+UNMEASURED_BYTES: Final = 16 * 1024 * 1024
+"""How large one of them may be (some 450,000 tokens) before the byte bound is exceeded by it: a
+bound that is not many times this has every batch measured."""
 
 _BATCH_BYTES: Final = 450
 _EVENT_BYTES: Final = 420
@@ -22,7 +34,7 @@ _PAIR_BYTES: Final = 128
 """Memory of a batch, an event, a list item (slot and int object) and a pair, CPython 3.11."""
 
 
-class Waiting(NamedTuple):
+class Waiting(msgspec.Struct, gc=False):
     """A batch taken from the outbox."""
 
     lost_before: int
@@ -42,6 +54,21 @@ def estimate_bytes(batch: Any) -> int:
         if tokens is not None and len(tokens):
             size += _token_bytes(tokens)
     return size
+
+
+def count_events(batch: Any) -> int:
+    """Return how many events a batch has; 0 for what is no batch."""
+    try:
+        return len(batch.events)
+    except Exception:
+        return 0
+
+
+def _size_or_none(batch: Any) -> int | None:
+    try:
+        return estimate_bytes(batch)
+    except Exception:  # not a batch at all: it must not hurt the engine
+        return None
 
 
 def _token_bytes(tokens: Any) -> int:
@@ -65,13 +92,18 @@ class Outbox:
         self._max_batches = max_batches
         self._max_bytes = max_bytes
         self._overflow = overflow
-        self._queue: deque[tuple[int, int, Any]] = deque()
+        self._queue: deque[Any] = deque()
+        """Batches as they are, or (tag, size, batch) if measured."""
         self._callers = threading.Lock()  # among publishing threads; the sender never takes it
-        self._next_ordinal = 0
+        self._tag_per_put = 1 if overflow == "drop_oldest" else 0
+        self._most_unmeasured = self._unmeasured_allowed()
+        self._unmeasured_limit = self._most_unmeasured  # 0 while a burst is being measured
+        self._unmeasured_bytes = 0  # of those that waited when measuring began
+        self._next_tag = 0
         self._put_bytes = 0
         self._discarded_bytes = 0
         self._taken_bytes = 0  # the sender's
-        self._expected_ordinal = 0  # the sender's
+        self._expected_tag = 0  # the sender's
         self._sender_sleeps = False
         self._nudged = False
         self._wake = threading.Event()
@@ -82,6 +114,12 @@ class Outbox:
         """Batches lost here, by reason; written by publishing threads."""
         self.lost_events = dict.fromkeys(self.lost, 0)
 
+    def _unmeasured_allowed(self) -> int:
+        if self._overflow == "drop_oldest":
+            return 0
+        fitting = self._max_bytes // (2 * UNMEASURED_BYTES)
+        return min(UNMEASURED_BATCHES, self._max_batches, fitting)
+
     # The engine's side -------------------------------------------------------------------------
 
     def put(self, batch: Any) -> None:
@@ -89,34 +127,57 @@ class Outbox:
 
         Waits only if the overflow policy is ``block`` and the outbox is full.
         """
-        with self._callers:
-            try:
-                if not batch.events:
-                    return
-                size = estimate_bytes(batch)
-            except Exception:  # not a batch at all: it must not hurt the engine
-                self._lose(ENCODE, 0)
-                self._next_ordinal += 1
+        try:
+            if not batch.events:
                 return
-            if self._refusal is not None:
-                self._lose(self._refusal, len(batch.events))
-                return
-            if self._is_full(size):
-                reason = self._make_room(size)
-                if reason is not None:
-                    self._lose(reason, len(batch.events))
-                    self._next_ordinal += 1
-                    return
-            self._put_bytes += size
-            self._queue.append((self._next_ordinal, size, batch))
-            # After the append: the sender must not take a batch on its way for a lost one.
-            self._next_ordinal += 1
+        except Exception:  # not a batch at all
+            self._put_measured(batch)
+            return
+        if len(self._queue) < self._unmeasured_limit:
+            self._queue.append(batch)
+        else:
+            self._put_measured(batch)
         if self._sender_sleeps:
             self._wake.set()
+
+    def _put_measured(self, batch: Any) -> None:
+        with self._callers:
+            # Closed until a measured batch has told of every loss, and stands alone or behind.
+            nothing_waits = not self._queue
+            if self._unmeasured_limit:
+                self._unmeasured_limit = 0
+                self._unmeasured_bytes = self._count_unmeasured_bytes()
+            size = _size_or_none(batch)
+            reason = self._refusal or (ENCODE if size is None else None)
+            if size is not None and reason is None and self._is_full(size):
+                reason = self._make_room(size)
+            if size is None or reason is not None:
+                self._lose(reason or ENCODE, count_events(batch))
+                self._next_tag += reason != self._refusal
+                return
+            self._put_bytes += size
+            self._queue.append((self._next_tag, size, batch))
+            # After the append: the sender must not take a batch on its way for a lost one.
+            self._next_tag += self._tag_per_put
+            if nothing_waits:
+                self._unmeasured_bytes = 0
+                self._unmeasured_limit = self._most_unmeasured
+
+    def _count_unmeasured_bytes(self) -> int:
+        total = 0
+        for index in range(min(len(self._queue), 2 * UNMEASURED_BATCHES)):
+            try:
+                item = self._queue[index]
+            except IndexError:  # the sender took it meanwhile
+                break
+            if type(item) is not tuple:
+                total += _size_or_none(item) or 0
+        return total
 
     def refuse(self, reason: str) -> None:
         """Lose whatever is published from now on, counted under ``reason``. Any thread."""
         self._refusal = reason
+        self._most_unmeasured = self._unmeasured_limit = 0
         self._room.set()
 
     def after_fork_in_child(self, reason: str) -> None:
@@ -129,11 +190,17 @@ class Outbox:
         self.refuse(reason)
 
     def _held_bytes(self) -> int:
-        return self._put_bytes - self._discarded_bytes - self._taken_bytes
+        measured = self._put_bytes - self._discarded_bytes - self._taken_bytes
+        return measured + self._unmeasured_bytes
 
     def _is_full(self, size: int) -> bool:
-        full = len(self._queue) >= self._max_batches
-        return full or self._held_bytes() + size > self._max_bytes
+        if len(self._queue) >= self._max_batches:
+            return True
+        if self._held_bytes() + size <= self._max_bytes:
+            return False
+        # The unmeasured ones may have left meanwhile.
+        self._unmeasured_bytes = self._count_unmeasured_bytes()
+        return self._held_bytes() + size > self._max_bytes
 
     def _lose(self, reason: str, events: int) -> None:
         self.lost[reason] += 1
@@ -151,7 +218,7 @@ class Outbox:
             except IndexError:  # the sender took the rest
                 break
             self._discarded_bytes += old_size
-            self._lose(OVERFLOW, len(old.events))
+            self._lose(OVERFLOW, count_events(old))
         return None
 
     def _wait_for_room(self, size: int) -> str | None:
@@ -174,12 +241,17 @@ class Outbox:
         queue = self._queue
         while len(taken) < max_batches and total < max_bytes:
             try:
-                ordinal, size, batch = queue.popleft()
+                item = queue.popleft()
             except IndexError:
                 break
-            total += size
-            taken.append(Waiting(ordinal - self._expected_ordinal, batch))
-            self._expected_ordinal = ordinal + 1
+            if type(item) is tuple:
+                tag, size, batch = item
+                total += size
+                taken.append(Waiting(tag - self._expected_tag, batch))
+                self._expected_tag = tag + self._tag_per_put
+            else:
+                total += _BATCH_BYTES
+                taken.append(Waiting(0, item))
         if taken:
             self._taken_bytes += total
             if self._overflow == "block":
@@ -188,16 +260,16 @@ class Outbox:
 
     def take_tail_loss(self) -> int:
         """Return how many batches were lost after the last one taken, if nothing waits."""
-        end = self._next_ordinal  # read before looking whether something waits
-        if self._queue or end <= self._expected_ordinal:
+        end = self._next_tag  # read before looking whether something waits
+        if self._queue or end <= self._expected_tag:
             return 0
-        lost = end - self._expected_ordinal
-        self._expected_ordinal = end
+        lost = end - self._expected_tag
+        self._expected_tag = end
         return lost
 
     def has_tail_loss(self) -> bool:
         """Return whether ``take_tail_loss`` has something to tell."""
-        return not self._queue and self._next_ordinal > self._expected_ordinal
+        return not self._queue and self._next_tag > self._expected_tag
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until something is put, somebody nudges, or the time is over."""
@@ -216,4 +288,5 @@ class Outbox:
 
     def size(self) -> tuple[int, int]:
         """Return (batches, estimated bytes) waiting. Any thread."""
-        return len(self._queue), max(0, self._held_bytes())
+        measured = self._put_bytes - self._discarded_bytes - self._taken_bytes
+        return len(self._queue), max(0, measured) + self._count_unmeasured_bytes()

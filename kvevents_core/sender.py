@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvevents_core import stats
 from kvevents_core.backend import SinkHost, SinkStatus
+from kvevents_core.outbox import count_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -230,7 +231,7 @@ class Sender:
         self._counters.lose(stats.SUPERSEDED, *self._in_flight.drop_unconfirmed())
         self._counters.lose(stats.SUPERSEDED, *self._in_flight.drop_pending())
         for item in self._outbox.take(GROUP_BATCHES, GROUP_BYTES):
-            self._counters.lose(stats.SUPERSEDED, 1, len(item.batch.events))
+            self._counters.lose(stats.SUPERSEDED, 1, count_events(item.batch))
         return 0
 
     # The end -----------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ class Sender:
         self._counters.lose(stats.UNCONFIRMED_AT_CLOSE, *self._in_flight.drop_unconfirmed())
         self._counters.lose(stats.UNSENT_AT_CLOSE, *self._in_flight.drop_pending())
         while waiting := self._outbox.take(GROUP_BATCHES, GROUP_BYTES):
-            events = sum(len(item.batch.events) for item in waiting)
+            events = sum(count_events(item.batch) for item in waiting)
             self._counters.lose(stats.UNSENT_AT_CLOSE, len(waiting), events)
 
     # What operators see ------------------------------------------------------------------------

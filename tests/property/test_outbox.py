@@ -14,8 +14,8 @@ class OutboxMachine(RuleBasedStateMachine):
     """Puts numbered batches and takes them in groups of any size."""
 
     @initialize(
-        capacity=st.integers(1, 5),
-        capacity_bytes=st.integers(1, 6000),
+        capacity=st.integers(1, 5) | st.integers(6, 20),
+        capacity_bytes=st.integers(1, 6000) | st.just(1 << 40),
         policy=st.sampled_from(["drop_newest", "drop_oldest"]),
     )
     def open(self, capacity: int, capacity_bytes: int, policy: str) -> None:
@@ -27,6 +27,11 @@ class OutboxMachine(RuleBasedStateMachine):
     @rule(events=st.integers(1, 4))
     def put(self, events: int) -> None:
         self.outbox.put(KVEventBatch(float(self.put_count), [AllBlocksCleared()] * events))
+        self.put_count += 1
+
+    @rule()
+    def put_nonsense(self) -> None:
+        self.outbox.put(object())
         self.put_count += 1
 
     @rule(limit=st.integers(1, 4))

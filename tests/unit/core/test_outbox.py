@@ -86,6 +86,28 @@ def test_a_batch_above_the_whole_bound_is_lost_and_costs_nothing_else(policy: st
     assert drain(outbox) == [(0, 0.0), (1, 2.0)]
 
 
+def test_batches_put_without_measuring_count_as_soon_as_more_waits() -> None:
+    """A burst is held to the byte bound with all that waited before it, measured or not."""
+    large = estimate_bytes(batch(0, 100_000))
+    outbox = Outbox(1000, 12 * large, "drop_newest")
+    for number in range(20):
+        outbox.put(batch(number, 100_000))
+    assert outbox.size() == (12, 12 * large)
+    assert outbox.lost["overflow"] == 8
+
+
+def test_a_loss_beside_unmeasured_batches_stands_where_it_happened() -> None:
+    """What is no batch leaves its hole between its neighbours, however little waits."""
+    outbox = Outbox(1000, BIG, "drop_newest")
+    for item in (batch(0), None, batch(1), batch(2), 7, "text", batch(3)):
+        outbox.put(item)
+    assert drain(outbox) == [(0, 0.0), (1, 1.0), (0, 2.0), (2, 3.0)]
+    outbox.put(None)
+    assert outbox.take_tail_loss() == 1
+    outbox.put(batch(4))
+    assert drain(outbox) == [(0, 4.0)]
+
+
 def test_block_waits_until_there_is_room() -> None:
     """With overflow block a publisher waits, loses nothing, and goes on when the sender takes."""
     outbox = Outbox(1, BIG, "block")
