@@ -72,9 +72,9 @@ class StreamSequence:
         if len(self._fingerprints) > _REMEMBERED:
             self._fingerprints.popitem(last=False)
 
-    def skip_to(self, seq: int) -> None:
-        """Give up the numbers below ``seq``."""
-        self.next_seq = seq
+    def mark_of(self, seq: int) -> object | None:
+        """Return the fingerprint of the record taken under ``seq``, if it is remembered."""
+        return self._fingerprints.get(seq)
 
     def restart(self, epoch: int | None) -> None:
         """Begin a new life, whose first number is 0."""

@@ -1,4 +1,4 @@
-"""Counters of one publisher and a frozen snapshot of them.
+"""Counters of one publisher with a frozen snapshot of them, and of one subscription.
 
 Each counter has one writer (the sender thread, or the engine's thread for what it drops), so plain
 ints are enough and the engine takes no lock for them. The Prometheus exporter reads snapshots.
@@ -92,3 +92,32 @@ def add(*counts: Mapping[str, int]) -> dict[str, int]:
     for each in counts:
         total.update(each)
     return {reason: count for reason, count in sorted(total.items()) if count}
+
+
+@dataclass(slots=True)
+class ReaderStats:
+    """What one subscription counted so far."""
+
+    batches: int = 0
+    events: int = 0
+    replayed_batches: int = 0
+    duplicates: int = 0
+    """Records dropped because they had been handed out before."""
+    gaps: int = 0
+    lost_batches: int = 0
+    """Numbers covered by the gaps."""
+    restarts: int = 0
+    conflicts: int = 0
+    """Records dropped because another publisher owns their stream."""
+    undecodable: int = 0
+    """Batches that are not in any dialect; each is a gap of its number."""
+    skipped_events: int = 0
+    """Events of decoded batches that the decoder did not know or could not read."""
+    outdated: int = 0
+    """Records of a former life that were read after the new one was known; dropped."""
+    malformed: int = 0
+    """Arrivals that were no records at all."""
+    troubles: int = 0
+    last_trouble: str | None = None
+    lag_s: float = 0.0
+    """Reader's clock minus the ``ts`` of the last live batch."""

@@ -1,14 +1,13 @@
 """Turns the records of a source into items, stream by stream: the reader's rules without threads.
 
 Gaps are recovered from history where the transport has it, before anything later is handed out.
-The only waiting done here is ``Source.head`` and ``Source.recover``, with deadlines.
+The only waiting done here is ``Recovery``'s, with deadlines.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kvevents_core.backend import (
@@ -20,57 +19,21 @@ from kvevents_core.backend import (
     Trouble,
 )
 from kvevents_core.errors import DecodeError
-from kvevents_core.items import Batch, Conflict, Gap, Item, Restarted, Silent
+from kvevents_core.items import Batch, Gap, Item, Restarted, Silent
 from kvevents_core.naming import StreamId
+from kvevents_core.recovery import Recovery
 from kvevents_core.sequence import StreamSequence, Verdict
+from kvevents_core.stats import ReaderStats
+from kvevents_core.stream_state import StreamState, fingerprint
 from kvevents_core.wire import BatchDecoder
 
 if TYPE_CHECKING:
     from kvevents_core.backend import Capabilities, Source
 
-ASK_TIMEOUT_S: Final = 2.0
-"""Longest wait for one answer of a publisher's replay socket."""
-COOLDOWN_S: Final = 5.0
-"""After a failed recovery a channel is not asked again for so long."""
 LIVE_FIRST_S: Final = 0.5
 """How long live traffic may still bring what history no longer holds, before that is a gap."""
-
-
-@dataclass(slots=True)
-class ReaderStats:
-    """What one subscription counted so far."""
-
-    batches: int = 0
-    events: int = 0
-    replayed_batches: int = 0
-    duplicates: int = 0
-    """Records dropped because they had been handed out before."""
-    gaps: int = 0
-    lost_batches: int = 0
-    """Numbers covered by the gaps."""
-    restarts: int = 0
-    conflicts: int = 0
-    """Records dropped because another publisher owns their stream."""
-    undecodable: int = 0
-    """Batches that are not in any dialect; each is a gap of its number."""
-    skipped_events: int = 0
-    """Events of decoded batches that the decoder did not know or could not read."""
-    malformed: int = 0
-    """Arrivals that were no records at all."""
-    troubles: int = 0
-    last_trouble: str | None = None
-    lag_s: float = 0.0
-    """Reader's clock minus the ``ts`` of the last live batch."""
-
-
-@dataclass(slots=True)
-class _Stream:
-    stream: StreamId
-    sequence: StreamSequence
-    channel: int
-    heard_at: float
-    is_silent: bool = False
-    told_conflicts: set[object] = field(default_factory=set)
+QUIET_S: Final = 1.0
+"""After so long without a record history is asked once: the last batches may have been dropped."""
 
 
 class StreamReader:
@@ -99,17 +62,17 @@ class StreamReader:
         silent_after_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source = source
         self._ordered_epochs = capabilities.carries_epoch
-        self._replays = capabilities.replays and recover
         self._next_seqs = next_seqs
         self._from_start = from_start
         self._silent_after_s = silent_after_s
         self._clock = clock
+        self._history = Recovery(source, clock, is_possible=capabilities.replays and recover)
         self._decoder = BatchDecoder()
-        self._streams: dict[StreamId, _Stream] = {}
+        self._streams: dict[StreamId, StreamState] = {}
         self._peers: dict[int, int] = {}
-        self._not_before: dict[int, float] = {}
+        self._reconnected: set[int] = set()
+        """Channels whose socket may still hold records from before the reconnect."""
         self._deferred: dict[StreamId, float] = {}
         self.stats = ReaderStats()
         for stream, channel in expected.items():
@@ -123,7 +86,7 @@ class StreamReader:
             if s.sequence.next_seq
         }
 
-    def take(self, arrivals: Iterable[Arrival]) -> list[Item]:
+    def take(self, arrivals: Sequence[Arrival]) -> list[Item]:
         """Return the items that ``arrivals`` amount to, in order."""
         items: list[Item] = []
         for arrival in arrivals:
@@ -140,6 +103,10 @@ class StreamReader:
                 case Trouble():
                     self.stats.troubles += 1
                     self.stats.last_trouble = arrival.reason
+        if self._reconnected:
+            self._look_again(arrivals, items)
+        if not arrivals and self._history.is_possible:
+            self._check_quiet(items)
         self._recover_deferred(items)
         return items
 
@@ -163,6 +130,8 @@ class StreamReader:
             decoded = self._decoder.decode(record.payload)
         except DecodeError as error:
             self.stats.undecodable += 1
+            if self._is_shared(record.channel):
+                return  # whose number it was shows in the next batch of its rank
             state = self._state_of(record.stream, record.channel)
             if self._admit(state, record, items, replayed=replayed):
                 self._add_gap(state, items, record.seq, record.seq, f"undecodable: {error}")
@@ -195,51 +164,59 @@ class StreamReader:
             )
         )
 
-    def _state_of(self, stream: StreamId, channel: int) -> _Stream:
+    def _is_shared(self, channel: int) -> bool:
+        """Return whether one connection carries several ranks, which only payloads tell apart."""
+        if self._ordered_epochs:
+            return False
+        return sum(state.channel == channel for state in self._streams.values()) > 1
+
+    def _state_of(self, stream: StreamId, channel: int) -> StreamState:
         state = self._streams.get(stream)
         if state is None:
             known = self._next_seqs.get(stream)
             next_seq = known[1] if known else (0 if self._from_start else None)
             sequence = StreamSequence(ordered_epochs=self._ordered_epochs, next_seq=next_seq)
             sequence.epoch = known[0] if known else None
-            state = _Stream(stream, sequence, channel, self._clock())
+            state = StreamState(stream, sequence, channel, self._clock())
             self._streams[stream] = state
         return state
 
-    def _admit(self, state: _Stream, record: Record, items: list[Item], *, replayed: bool) -> bool:
+    def _admit(
+        self, state: StreamState, record: Record, items: list[Item], *, replayed: bool
+    ) -> bool:
         """Decide whether ``record`` is handed out; add what must be said before it."""
         if not replayed:
             self._deferred.pop(state.stream, None)
+            state.is_checked = False
         state.channel = record.channel
         state.heard_at = self._clock()
         state.is_silent = False
         sequence = state.sequence
-        mark = _fingerprint(record.payload)
+        mark = fingerprint(record.payload)
         verdict = sequence.judge(record.epoch, record.seq, mark)
         if verdict is Verdict.UNCLEAR or (verdict is Verdict.GAP and sequence.reconnected):
             verdict = self._clear_up(state, record, verdict)
         if verdict is Verdict.RESTARTED:
             self._restart(state, record.epoch, items)
             verdict = sequence.judge(record.epoch, record.seq, mark)
-        if verdict is Verdict.GAP:
-            if not replayed:
-                self._recover(state, items, record.seq)
-            verdict = sequence.judge(record.epoch, record.seq, mark)
+        if not replayed and (verdict is Verdict.GAP or record.seq == state.former_next_seq):
+            verdict = self._recover_up_to(state, record, mark, items)
         if verdict is Verdict.GAP:
             first = sequence.next_seq or 0
             self._add_gap(state, items, first, record.seq - 1, "not received and not in history")
             verdict = Verdict.NEXT
         if verdict is Verdict.NEXT:
             sequence.accept(record.epoch, record.seq, mark)
-            sequence.reconnected = False
+            if record.channel not in self._reconnected:
+                sequence.reconnected = False
             return True
         self._count_dropped(state, record, items, verdict)
         return False
 
-    def _clear_up(self, state: _Stream, record: Record, verdict: Verdict) -> Verdict:
+    def _clear_up(self, state: StreamState, record: Record, verdict: Verdict) -> Verdict:
         """Ask the publisher which life it is in, or infer it from the connection."""
         sequence = state.sequence
-        head = self._ask_head(state.channel)
+        head = self._history.epoch(state.channel)
         if head is not None:
             if head != sequence.epoch and sequence.epoch is not None:
                 return Verdict.RESTARTED
@@ -249,41 +226,29 @@ class StreamReader:
             return Verdict.CONFLICT
         return Verdict.RESTARTED
 
-    def _ask_head(self, channel: int) -> int | None:
-        if not self._replays:
-            return None
-        head = self._source.head(channel, ASK_TIMEOUT_S)
-        return None if head is None else head.epoch
-
-    def _restart(self, state: _Stream, epoch: int | None, items: list[Item]) -> None:
+    def _restart(self, state: StreamState, epoch: int | None, items: list[Item]) -> None:
         previous = state.sequence.epoch
-        state.sequence.restart(epoch if epoch is not None else self._ask_head(state.channel))
-        state.told_conflicts.clear()
+        state.restart(epoch if epoch is not None else self._history.epoch(state.channel))
         self.stats.restarts += 1
         items.append(Restarted(state.stream, previous, state.sequence.epoch))
 
     def _count_dropped(
-        self, state: _Stream, record: Record, items: list[Item], verdict: Verdict
+        self, state: StreamState, record: Record, items: list[Item], verdict: Verdict
     ) -> None:
         if verdict is Verdict.DUPLICATE:
             self.stats.duplicates += 1
             return
-        self.stats.conflicts += 1
-        told = record.epoch if verdict is Verdict.STALE else "same number"
-        if told in state.told_conflicts:
+        peers = self._peers.get(state.channel, 1)
+        if state.is_leftover(record, peers):
+            self.stats.outdated += 1
             return
-        state.told_conflicts.add(told)
-        owner = f"epoch {state.sequence.epoch}"
-        detail = (
-            f"a publisher of epoch {record.epoch} goes on under a stream owned by {owner}"
-            if verdict is Verdict.STALE
-            else f"batch {record.seq} came twice with different bytes ({owner}, "
-            f"{self._peers.get(state.channel, 1)} publishers connected)"
-        )
-        items.append(Conflict(state.stream, record.epoch, record.seq, detail))
+        self.stats.conflicts += 1
+        conflict = state.conflict(record, verdict, peers)
+        if conflict is not None:
+            items.append(conflict)
 
     def _add_gap(
-        self, state: _Stream, items: list[Item], first_seq: int, last_seq: int, reason: str
+        self, state: StreamState, items: list[Item], first_seq: int, last_seq: int, reason: str
     ) -> None:
         self.stats.gaps += 1
         self.stats.lost_batches += last_seq - first_seq + 1
@@ -292,57 +257,125 @@ class StreamReader:
     # History -----------------------------------------------------------------------------------
 
     def _take_reconnect(self, notice: Reconnected, items: list[Item]) -> None:
-        states = [s for s in self._streams.values() if s.channel == notice.channel]
-        for state in states:
+        self._history.try_again(notice.channel)
+        for state in self._states_on(notice.channel):
             state.sequence.reconnected = not notice.first
-        if not self._replays or not self._from_start:
+        if notice.first:
+            self._look(notice.channel, items, first=True)
+        else:
+            self._reconnected.add(notice.channel)
+
+    def _look_again(self, arrivals: Sequence[Arrival], items: list[Item]) -> None:
+        """Look where reconnected publishers stand, once their sockets hold nothing older.
+
+        A reader that lags reads of the reconnect first and of what came before it afterwards. What
+        does not follow on is cleared up as it comes.
+        """
+        heard = {one.channel for one in arrivals if isinstance(one, Record | Reconnected)}
+        for channel in self._reconnected - heard:
+            self._reconnected.discard(channel)
+            self._look(channel, items, first=False)
+
+    def _look(self, channel: int, items: list[Item], *, first: bool) -> None:
+        """Ask the publisher behind ``channel`` where it stands, and hand out what was missed."""
+        if not self._history.is_possible or (first and not self._from_start):
             return
-        head = self._source.head(notice.channel, ASK_TIMEOUT_S)
-        for state in states:
+        head = self._history.head(channel)
+        for state in self._states_on(channel):
             sequence = state.sequence
             if head is not None:
-                if sequence.epoch is not None and head.epoch != sequence.epoch:
+                is_known = sequence.epoch is not None or (not first and sequence.next_seq)
+                if is_known and head.epoch != sequence.epoch:
                     self._restart(state, head.epoch, items)
                 sequence.epoch = head.epoch
                 sequence.reconnected = False
-            if head is not None or notice.first:
+            elif not first:
+                holds = self._still_holds(state)
+                if holds is False:
+                    self._restart(state, None, items)
+                sequence.reconnected = holds is None
+            if sequence.next_seq is not None and (first or not sequence.reconnected):
                 self._recover(state, items, None)
 
+    def _states_on(self, channel: int) -> list[StreamState]:
+        return [state for state in self._streams.values() if state.channel == channel]
+
+    def _still_holds(self, state: StreamState) -> bool | None:
+        """Return whether history holds the stream's last record as it came; None: it cannot tell.
+
+        So a restart shows although the publisher, a stock engine, knows no epoch.
+        """
+        last = (state.sequence.next_seq or 0) - 1
+        mark = state.sequence.mark_of(last)
+        if mark is None or self._is_shared(state.channel):
+            return None
+        for record in self._history.portion(state.channel, state.stream, last):
+            return fingerprint(record.payload) == mark if record.seq == last else None
+        return None
+
+    def _recover_up_to(
+        self, state: StreamState, record: Record, mark: object, items: list[Item]
+    ) -> Verdict:
+        """Hand out what history holds before ``record``, and judge that anew.
+
+        A record that the present life of the publisher never sent is refused.
+        """
+        sequence = state.sequence
+        sent = self._recover(state, items, record.seq)
+        if sent is not None and sent != mark:
+            return Verdict.CONFLICT
+        if sent is None and record.epoch is None and sequence.epoch is not None:
+            head = self._history.head(state.channel)
+            if head is not None and head.epoch == sequence.epoch and record.seq >= head.next_seq:
+                return Verdict.CONFLICT
+        return sequence.judge(record.epoch, record.seq, mark)
+
     def _recover(
-        self, state: _Stream, items: list[Item], until_seq: int | None, *, defers: bool = True
-    ) -> None:
+        self, state: StreamState, items: list[Item], until_seq: int | None, *, defers: bool = True
+    ) -> object:
         """Hand out what history holds from ``next_seq`` on, up to ``until_seq`` or its end.
 
         Without ``until_seq`` nothing live has come yet. If history has lost its beginning by then,
         that may still come live, so ``defers`` waits for it a moment.
+
+        Returns:
+            The fingerprint of record ``until_seq``, if history still has it.
         """
-        if not self._replays or self._clock() < self._not_before.get(state.channel, 0.0):
-            return
         next_seq = state.sequence.next_seq or 0
-        while until_seq is None or next_seq < until_seq:
-            portion = self._source.recover(state.channel, state.stream, next_seq, ASK_TIMEOUT_S)
-            if portion is None:
-                self._not_before[state.channel] = self._clock() + COOLDOWN_S
-                return
+        while until_seq is None or next_seq <= until_seq:
+            portion = self._history.portion(state.channel, state.stream, next_seq)
             if not portion or portion[-1].seq < next_seq:
-                return
+                return None
             if until_seq is None and defers and portion[0].seq > next_seq:
                 self._deferred[state.stream] = self._clock() + LIVE_FIRST_S
-                return
+                return None
+            if self._is_of_new_life(state, portion[0]):
+                self._restart(state, portion[0].epoch, items)
+                next_seq = 0
+                continue
             for record in portion:
-                same_life = record.epoch in (None, state.sequence.epoch)
-                if until_seq is not None and record.seq >= until_seq and same_life:
-                    return  # from here on live traffic brings everything
+                if until_seq is not None and record.seq >= until_seq:
+                    # From here on live traffic brings everything.
+                    return fingerprint(record.payload) if record.seq == until_seq else None
                 self._take_record(record, items, replayed=True)
             next_seq = portion[-1].seq + 1
+        return None
+
+    def _is_of_new_life(self, state: StreamState, record: Record) -> bool:
+        known = state.sequence.epoch
+        return None not in (known, record.epoch) and known != record.epoch
+
+    def _check_quiet(self, items: list[Item]) -> None:
+        """Ask once, when a stream fell quiet, whether its last batches were dropped on the way."""
+        now = self._clock()
+        for state in list(self._streams.values()):
+            if not state.is_checked and now - state.heard_at >= QUIET_S:
+                state.is_checked = True
+                if not state.sequence.reconnected and self._still_holds(state):
+                    self._recover(state, items, None, defers=False)
 
     def _recover_deferred(self, items: list[Item]) -> None:
         now = self._clock()
         for stream in [s for s, due_at in self._deferred.items() if now >= due_at]:
             del self._deferred[stream]
             self._recover(self._streams[stream], items, None, defers=False)
-
-
-def _fingerprint(payload: bytes) -> tuple[int, bytes]:
-    """Tell batches of one number apart; their time stamps are in the first bytes."""
-    return len(payload), payload[:24]

@@ -18,7 +18,8 @@ from kvevents_core.errors import ClosedError, ConfigError
 from kvevents_core.items import Batch, Conflict, Gap, Item, Restarted, Silent
 from kvevents_core.naming import StreamId, parse_stream_id
 from kvevents_core.settings import KVEventsConfig
-from kvevents_core.stream_reader import ReaderStats, StreamReader
+from kvevents_core.stats import ReaderStats
+from kvevents_core.stream_reader import StreamReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
