@@ -21,7 +21,7 @@ REPEAT_S: Final = 60.0
 _KINDS: Final = (
     # (rank, what the client says, what we say); the higher rank wins, because a refused login shows
     # as "socket disconnected" too: kafka-python 3.0.12 drops what came together with the end.
-    (9, re.compile(r"SaslAuthenticationFailedError: (?!Sasl)(.*)"), "login refused: {0}"),
+    (9, re.compile(r"SaslAuthenticationFailedError: (?!Sasl)(.*?)(?: \(backoff .*|\))?$"), "login refused: {0}"),
     (9, re.compile(r"UnsupportedSaslMechanismError:? ?(.*)"), "the broker does not offer this sasl_mechanism {0}"),
     (8, re.compile(r"(CERTIFICATE_VERIFY_FAILED.*?)(?: \(_ssl|$)"), "TLS: {0} (see ssl_cafile)"),
     (8, re.compile(r"\[SSL[^\]]*\] (.*?)(?: \(_ssl|$)"), "TLS handshake failed: {0}"),
