@@ -34,7 +34,9 @@ class NatsServer:
         folder: Where configuration, data and log live; the caller owns and removes it.
         jetstream: Whether JetStream is on; may be changed before a restart.
         max_payload: The server's limit in bytes (headers included), or None for its default.
-        config: More lines of server configuration (accounts, authorization, TLS).
+        config: More lines of server configuration (accounts, authorization, TLS, cluster).
+        name: The server's name; clusters need different ones.
+        domain: JetStream domain.
     """
 
     def __init__(
@@ -44,11 +46,15 @@ class NatsServer:
         jetstream: bool = True,
         max_payload: int | None = None,
         config: str = "",
+        name: str = "kvevents-test",
+        domain: str = "",
     ) -> None:
         self.folder = folder
         self.jetstream = jetstream
         self.max_payload = max_payload
         self.config = config
+        self.name = name
+        self.domain = domain
         self._port = -1
         self._monitor_port = -1
         self._asked = (-1, -1)
@@ -128,10 +134,11 @@ class NatsServer:
             f"listen: 127.0.0.1:{port}",
             f"http: 127.0.0.1:{monitor_port}",
             f'ports_file_dir: "{self.folder}"',
-            'server_name: "kvevents-test"',
+            f'server_name: "{self.name}"',
         ]
         if self.jetstream:
-            lines.append(f'jetstream {{ store_dir: "{self.folder / "data"}" }}')
+            domain = f", domain: {self.domain}" if self.domain else ""
+            lines.append(f'jetstream {{ store_dir: "{self.folder / "data"}"{domain} }}')
         if self.max_payload is not None:
             lines.append(f"max_payload: {self.max_payload}")
         text = "\n".join([*lines, self.config, ""])
@@ -145,8 +152,9 @@ class NatsServer:
         self._monitor_port = urlparse(found["monitoring"][0]).port
 
     def _await_health(self) -> None:
-        # With JetStream off /healthz is still 200 once clients are served.
-        self._wait(lambda: self.monitor("healthz")["status"] == "ok", "health")
+        # A member of a cluster is not healthy before the others are there.
+        page = "healthz?js-server-only=true" if "cluster" in self.config else "healthz"
+        self._wait(lambda: self.monitor(page)["status"] == "ok", "health")
 
     def _wait(self, condition: Any, what: str) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S

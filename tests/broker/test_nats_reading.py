@@ -298,3 +298,27 @@ def test_ctrl_c_while_publishing_ends_in_time(nats_url: str, tenant: str) -> Non
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, "left 0\n"), err
+
+
+def test_a_late_record_finds_its_place_and_one_that_never_comes_is_a_gap(
+    nats_url: str, tenant: str
+) -> None:
+    """What a server dropped in the middle is stored behind later ones when it is sent again."""
+    config = configure(nats_url, tenant, ack_timeout_s=0.1)
+    cache = published(nats_url, tenant, 1)  # makes the stream
+    epoch = (cache.publisher.stats().epoch or 0) + 1
+    cache.publisher.shutdown()
+    payload = msgspec.msgpack.encode([1.0, [], 0])
+
+    async def write(client: Any) -> None:
+        for seq in (0, 1, 4, 3, 2, 5, 8):
+            headers = {"Nats-Msg-Id": f"{stream_of(tenant)}:{epoch}:{seq}", "Kvevents": "1 e p"}
+            await client.jetstream().publish(
+                f"kv-events.{tenant}.org_2Fmodel.i0.0", payload, headers=headers
+            )
+
+    administer(nats_url, write)
+    with Reading(config) as reading:
+        reading.wait_for(8, epoch)
+        assert [s for e, s in reading.seqs() if e == epoch] == [0, 1, 2, 3, 4, 5, 8]
+        assert [(g.first_seq, g.last_seq) for g in reading.of(Gap)] == [(6, 7)]
