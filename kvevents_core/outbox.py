@@ -12,6 +12,7 @@ with each loss, and under ``drop_oldest``, where batches vanish from the middle,
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import Any, Final, Literal, TypeAlias
 
@@ -237,7 +238,7 @@ class Outbox:
     def take(self, max_batches: int, max_bytes: int) -> list[Waiting]:
         """Return what waits, oldest first, up to the bounds (one batch at least, if any)."""
         taken: list[Waiting] = []
-        total = 0
+        total = measured = 0
         queue = self._queue
         while len(taken) < max_batches and total < max_bytes:
             try:
@@ -247,13 +248,14 @@ class Outbox:
             if type(item) is tuple:
                 tag, size, batch = item
                 total += size
+                measured += size
                 taken.append(Waiting(tag - self._expected_tag, batch))
                 self._expected_tag = tag + self._tag_per_put
             else:
                 total += _BATCH_BYTES
                 taken.append(Waiting(0, item))
         if taken:
-            self._taken_bytes += total
+            self._taken_bytes += measured  # the others were never added
             if self._overflow == "block":
                 self._room.set()
         return taken
@@ -270,6 +272,18 @@ class Outbox:
     def has_tail_loss(self) -> bool:
         """Return whether ``take_tail_loss`` has something to tell."""
         return not self._queue and self._next_tag > self._expected_tag
+
+    def doze(self, pause_s: float, longest_s: float) -> None:
+        """Sleep ``pause_s``, and again while nothing waits and nobody nudges, up to ``longest_s``.
+
+        Unlike after ``wait``, what is put meanwhile costs its publisher no wake-up.
+        """
+        end = time.monotonic() + longest_s
+        while True:
+            time.sleep(pause_s)
+            if self._queue or self._nudged or time.monotonic() >= end:
+                break
+        self._nudged = False
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until something is put, somebody nudges, or the time is over."""

@@ -226,3 +226,47 @@ def test_tokens_count_by_what_they_hold() -> None:
     assert weight(array("q", range(1000))) < weight(list(range(1000)))
     assert weight(list(range(1000))) < weight([(n, n) for n in range(1000)])
     assert estimate_bytes(KVEventBatch(0.0, [AllBlocksCleared()])) > 0
+
+
+def test_batches_put_without_measuring_never_widen_the_byte_bound() -> None:
+    """However many came and went before: the bound holds for the next burst."""
+    large = estimate_bytes(batch(0, 100_000))
+    outbox = Outbox(1000, 12 * large, "drop_newest")
+    for _ in range(100_000):
+        outbox.put(batch(0))
+        assert len(outbox.take(512, BIG)) == 1
+    for number in range(20):
+        outbox.put(batch(number, 100_000))
+    assert outbox.lost["overflow"] == 8
+
+
+@pytest.mark.parametrize("policy", ["drop_newest", "drop_oldest"])
+@pytest.mark.parametrize("capacity", [1, 3, 20])
+def test_under_load_every_hole_stands_exactly_where_batches_were_lost(
+    policy: str, capacity: int
+) -> None:
+    """While one thread puts and another takes, each batch taken has its own place in the row."""
+    outbox, count = Outbox(capacity, BIG, policy), 40_000
+    batches = [batch(number) for number in range(count)]
+    ended = threading.Event()
+
+    def put_all() -> None:
+        for number, each in enumerate(batches):
+            outbox.put(each)
+            if number % 500 == 0:
+                ended.wait(0.0002)  # lets the other thread empty the outbox now and then
+        ended.set()
+
+    putting = threading.Thread(target=put_all)
+    putting.start()
+    place = kept = 0
+    while not ended.is_set() or outbox.size()[0] or outbox.has_tail_loss():
+        for item in outbox.take(7, BIG):
+            place += item.lost_before
+            assert item.batch.ts == place
+            place += 1
+            kept += 1
+        place += outbox.take_tail_loss()
+    putting.join()
+    assert place == count
+    assert kept + outbox.lost["overflow"] == count
