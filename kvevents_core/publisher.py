@@ -9,6 +9,7 @@ import atexit
 import logging
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kvevents_core import metrics, stats
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from kvevents_core.backend import Backend, BackendSettings
 
 logger = logging.getLogger("kvevents")
+
+_DIED: Final = "the sender thread died; nothing is sent any more"
 
 _live: Final[set[EventPublisher]] = set()
 """Strong on purpose: an engine that drops its publisher without ``shutdown`` loses nothing either."""
@@ -174,8 +177,11 @@ class EventPublisher:
                 )
             if self._stop_metrics is not None:
                 self._stop_metrics()
-        lost = self.stats().lost
-        unsent = lost.get(stats.UNSENT_AT_CLOSE, 0) + lost.get(stats.UNCONFIRMED_AT_CLOSE, 0)
+        now = self.stats()
+        unsent = now.lost.get(stats.UNSENT_AT_CLOSE, 0)
+        unsent += now.lost.get(stats.UNCONFIRMED_AT_CLOSE, 0)
+        # What a thread that hangs or died has left behind, and so cannot count.
+        unsent += now.queued_batches + now.in_flight_batches
         if unsent and not self._told_unsent:
             self._told_unsent = True
             logger.warning(
@@ -192,6 +198,9 @@ class EventPublisher:
         in_flight_batches, in_flight_bytes = self._in_flight.size()
         replay_batches, replay_bytes = self._ring.size()
         counters, status = self._counters, self._sender.status
+        alive = self._sender.is_alive()
+        if not alive and not self._is_shut_down and self._has_sender:
+            status = replace(status, connected=False, error=_DIED)
         return stats.PublisherStats(
             published_batches=counters.published_batches,
             published_events=counters.published_events,
@@ -205,7 +214,7 @@ class EventPublisher:
             replay_batches=replay_batches,
             replay_bytes=replay_bytes,
             sender_errors=counters.sender_errors,
-            sender_alive=self._sender.is_alive(),
+            sender_alive=alive,
             epoch=self._numbering.epoch,
             next_seq=self._numbering.next_seq,
             connected=status.connected,

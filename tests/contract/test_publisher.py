@@ -263,3 +263,58 @@ def test_describe_and_stats_are_plain_data(
     assert facts["stream"] == str(publisher.stream)
     assert facts["pid"] == os.getpid()
     assert facts["error"] is None
+
+
+def test_a_client_that_hangs_is_told_and_what_it_holds_up_is_counted(
+    place: tuple[dict[str, object], MemoryHub],
+    made: list[EventPublisher],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """C6: a send that never returns: publish goes on, shutdown ends and says how much is left."""
+    config, _ = place
+    publisher = create(config, made)
+    wait_until(lambda: publisher.stats().published_batches == 1)
+    hangs, released = threading.Event(), threading.Event()
+
+    def hang(_records: object) -> int:
+        hangs.set()
+        released.wait(30)
+        return 0
+
+    monkeypatch.setattr(publisher._sink, "send", hang)
+    publisher.publish(batch(0))
+    assert hangs.wait(5)
+    for number in range(1, 10):
+        publisher.publish(batch(number))
+    begin = time.monotonic()
+    with caplog.at_level(logging.ERROR, "kvevents"):
+        assert publisher.shutdown(0.1) == 10
+    assert time.monotonic() - begin < 3
+    assert "did not end" in caplog.text
+    released.set()
+    wait_until(lambda: not publisher.stats().sender_alive)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_death_of_the_sender_thread_shows(
+    place: tuple[dict[str, object], MemoryHub],
+    made: list[EventPublisher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C20: no longer connected, an error, and at shutdown a count (ai-dynamo/dynamo#11783)."""
+    config, _ = place
+    publisher = create(config, made)
+    wait_until(lambda: publisher.stats().published_batches == 1)
+
+    def die(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(publisher._sender, "_pause", die)
+    publisher.publish(batch(0))
+    wait_until(lambda: not publisher.stats().sender_alive)
+    publisher.publish(batch(1))
+    now = publisher.stats()
+    assert not now.connected
+    assert "died" in str(now.error)
+    assert publisher.shutdown(0.1) == now.queued_batches + now.in_flight_batches > 0
