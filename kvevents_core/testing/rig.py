@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 import pytest
@@ -170,11 +171,12 @@ class Rig:
 
     def close(self) -> None:
         """Close everything in the reverse order of opening."""
-        if self.place.peer is not None:
-            self.place.peer.start()
-        while self._open:
-            self._open.pop()()
-        self.place.close()
+        with ExitStack() as closing:  # every one of them, whatever the others raise
+            closing.callback(self.place.close)
+            for close in self._open:
+                closing.callback(close)
+            if self.place.peer is not None:
+                closing.callback(self.place.peer.start)
 
 
 def records_of(arrivals: Sequence[Arrival]) -> list[Record]:

@@ -44,6 +44,5 @@ def _run(test: Callable[[Rig], None], rig: Rig) -> str | None:
         try:
             rig.close()
         except Exception as error:
-            rig.place.close()
             print("closing the rig:", error)
     return None
