@@ -50,6 +50,8 @@ class SinkService:
         self._lonely_at = time.monotonic() + LONELY_S
         self._warned = dials is None
         self._failure: str | None = None
+        self._room_tells = True
+        self._pause_ms = _RETRY_MIN_MS
         self._server: ReplayServer | None = None
         self._host: SinkHost | None = None
         self._thread: threading.Thread | None = None
@@ -94,12 +96,10 @@ class SinkService:
         for socket in (self._stopped, self._monitor.reader, self._router):
             if socket is not None:
                 poller.register(socket, zmq.POLLIN)
-        pause_ms = _RETRY_MIN_MS
         went = False
         try:
             while True:
-                pause_ms = _RETRY_MIN_MS if went else min(2 * pause_ms, _RETRY_MAX_MS)
-                events = dict(poller.poll(self._timeout_ms(went=went, pause_ms=pause_ms)))
+                events = self._poll(poller, went=went)
                 if self._stopped in events:
                     return
                 try:
@@ -111,8 +111,25 @@ class SinkService:
                     self._complain(exc)
                     if self._stopped.poll(_ERROR_PAUSE_MS):
                         return
+                # Room that helps no waiting client is another's: then the clock must do.
+                self._room_tells = went or not events.get(self._router, 0) & zmq.POLLOUT
         finally:
             self._close_sockets()
+
+    def _poll(self, poller: zmq.Poller, *, went: bool) -> dict[Any, int]:
+        """Wait for something to do: at most until the next try where a client is full."""
+        busy = self._server is not None and self._server.busy
+        self._pause_ms = _RETRY_MIN_MS if went else min(2 * self._pause_ms, _RETRY_MAX_MS)
+        watch_room = busy and not went and self._room_tells
+        if self._router is not None:
+            poller.modify(self._router, zmq.POLLIN | (zmq.POLLOUT if watch_room else 0))
+        if busy:
+            timeout_ms: int | None = 0 if went else self._pause_ms
+        elif self._warned:
+            timeout_ms = None
+        else:
+            timeout_ms = max(0, int(1000 * (self._lonely_at - time.monotonic())) + 1)
+        return dict(poller.poll(timeout_ms))
 
     def _turn(self) -> bool:
         """Do what is due; True if a reply went out, so that more may follow at once."""
@@ -124,13 +141,6 @@ class SinkService:
         went = server.answer()
         self.replies, self.ignored_requests = server.sent, server.ignored
         return went
-
-    def _timeout_ms(self, *, went: bool, pause_ms: int) -> int | None:
-        if self._server is not None and self._server.busy:
-            return 0 if went else pause_ms
-        if self._warned:
-            return None
-        return max(0, int(1000 * (self._lonely_at - time.monotonic())) + 1)
 
     def _watch_peers(self) -> None:
         monitor = self._monitor
