@@ -22,7 +22,7 @@ from kvevents_nats.jetstream import ASK_S, JetStreamApi, StreamError, StreamFact
 BATCH: Final = 512
 """Most messages asked for at a time."""
 EXPIRES_S: Final = 30.0
-HEARTBEAT_S: Final = 5.0
+HEARTBEAT_S: Final = 2.0
 """While a request is open the server says every so often that it lives."""
 IDLE_S: Final = 60.0
 """The server removes a consumer that nobody asks for so long."""

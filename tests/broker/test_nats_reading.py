@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import textwrap
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -155,6 +157,31 @@ def test_a_plain_client_reads_subject_headers_and_payload(nats_url: str, tenant:
     assert f":{os.getpid()}-" in publisher
     _, events, rank = msgspec.msgpack.decode(messages[1].data)
     assert (events[0]["type"], events[0]["block_hashes"], rank) == ("BlockStored", [1], 0)
+    cache.publisher.shutdown()
+
+
+def test_the_plain_client_of_the_how_to_prints_what_was_published(
+    nats_url: str, tenant: str
+) -> None:
+    """Word for word, but for the address and the tenant."""
+    page = (Path(__file__).parents[2] / "docs/how-to/nats.md").read_text("utf-8")
+    code = next(b for b in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "nats." in b)
+    code = code.replace("nats://localhost:4222", nats_url).replace("acme", tenant)
+    cache = published(nats_url, tenant, 1)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+    finally:
+        process.kill()
+        process.communicate()
+    epoch = cache.publisher.stats().epoch
+    assert lines == [
+        f"{stream_of(tenant)} {epoch} 0 ['AllBlocksCleared']\n",
+        f"{stream_of(tenant)} {epoch} 1 ['BlockStored']\n",
+    ]
     cache.publisher.shutdown()
 
 

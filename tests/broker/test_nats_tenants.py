@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import nkeys
 import pytest
 import trustme
 from broker.nats_fixtures import NatsServers
+from broker.nats_jwt import Operator
 from broker.nats_server import NatsServer
 from broker.nats_streams import Cache, Reading, administer, configure, open_publisher
 from waiting import wait_until
@@ -18,23 +20,17 @@ from kvevents_core import Batch, subscribe
 
 pytestmark = [pytest.mark.broker("nats"), pytest.mark.timeout(60)]
 
-ACCOUNTS = """
-accounts {
-  A { jetstream: enabled, users: [ { user: "a", password: "pw-a" } ] }
-  B { jetstream: enabled, users: [ { user: "b", password: "pw-b" } ] }
-}
-"""
-PERMISSIONS = """
-authorization { users: [
-  { user: "a", password: "pw-a", permissions: {
-      publish: [
-        "kv-events.a.>", "$JS.API.STREAM.INFO.kv-events",
-        "$JS.API.DIRECT.GET.kv-events.kv-events.a.>",
-        "$JS.API.CONSUMER.CREATE.kv-events.*.kv-events.a.>",
-        "$JS.API.CONSUMER.MSG.NEXT.kv-events.*", "$JS.API.CONSUMER.DELETE.kv-events.*" ]
-      subscribe: ["kv-events.a.>", "_INBOX_a.>"] } }
-  { user: "admin", password: "pw" }
-] }
+PAGE = (Path(__file__).parents[2] / "docs/how-to/nats.md").read_text("utf-8")
+BLOCKS = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+ACCOUNTS = next(block for block in BLOCKS if block.startswith("accounts")).replace(
+    'password: "…"', 'password: "pw"'
+)
+"""The accounts and permissions of the how-to, so that they are known to work."""
+PERMISSIONS = f"""
+authorization {{ users: [
+  {{ user: "a", password: "pw", {next(b for b in BLOCKS if b.startswith("permissions"))} }}
+  {{ user: "admin", password: "pw" }}
+] }}
 """
 
 
@@ -53,9 +49,7 @@ def test_accounts_have_streams_of_their_own_under_the_same_names(
 ) -> None:
     """One subject, two accounts: neither sees, disturbs or supersedes the other."""
     server = nats_servers(config=ACCOUNTS)
-    configs = {
-        user: configure(server.url, "same", user=user, password=f"pw-{user}") for user in "ab"
-    }
+    configs = {user: configure(server.url, "same", user=user, password="pw") for user in "ab"}
     caches = {user: Cache(open_publisher(configs[user])) for user in "ab"}
     caches["a"].run(0.2)
     caches["b"].run(0.4)
@@ -84,7 +78,7 @@ def test_a_tenant_with_permissions_for_its_own_subjects_works_fully(
     """A tenant with permissions for its own subjects works fully."""
     server = nats_servers(config=PERMISSIONS)
     permitted(server)
-    config = configure(server.url, "a", user="a", password="pw-a", inbox_prefix="_INBOX_a")
+    config = configure(server.url, "a", user="a", password="pw", inbox_prefix="_INBOX_a")
     cache = Cache(open_publisher(config))
     with Reading(config) as reading:
         cache.run(0.3)
@@ -103,7 +97,7 @@ def test_a_tenant_can_neither_publish_nor_read_as_another_and_the_error_names_it
     rightful = Cache(open_publisher(admin))
     rightful.run(0.1)
     rightful.wait_delivered()
-    foreign = configure(server.url, "b", user="a", password="pw-a", inbox_prefix="_INBOX_a")
+    foreign = configure(server.url, "b", user="a", password="pw", inbox_prefix="_INBOX_a")
     cache = Cache(open_publisher(foreign))
     cache.run(0.2)
     wait_until(lambda: cache.publisher.stats().error, what="an error")
@@ -124,7 +118,7 @@ def test_without_the_right_inbox_the_remedy_is_named(nats_servers: NatsServers) 
     """Without the right inbox the remedy is named."""
     server = nats_servers(config=PERMISSIONS)
     permitted(server)
-    publisher = open_publisher(configure(server.url, "a", user="a", password="pw-a"))
+    publisher = open_publisher(configure(server.url, "a", user="a", password="pw"))
     wait_until(lambda: "inbox_prefix" in (publisher.stats().error or ""), what="the advice")
     publisher.shutdown(0.2)
 
@@ -246,3 +240,31 @@ def test_a_server_without_tls_is_refused_where_tls_is_set(
     wait_until(lambda: "no TLS" in (publisher.stats().error or ""), what="the refusal")
     assert publisher.stats().published_batches == 0
     publisher.shutdown(0.2)
+
+
+def test_credentials_files_log_in_and_revoked_ones_can_be_replaced_in_place(
+    nats_servers: NatsServers, tenant: str, tmp_path: Path
+) -> None:
+    """The file is read at each connection, so a rotated secret needs no restart of the engine."""
+    operator = Operator()
+    file = tmp_path / "engine.creds"
+    file.write_text(operator.credentials())
+    server = nats_servers(config=operator.server_config())
+    config = configure(server.url, tenant, creds=str(file))
+    cache = Cache(open_publisher(config))
+    with Reading(config) as reading:
+        cache.run(0.2)
+        reading.wait_level_with(cache)
+        operator.revoke()
+        server.config = operator.server_config()
+        server.restart()
+        wait_until(
+            lambda: "Authorization" in (cache.publisher.stats().error or ""), what="the refusal"
+        )
+        cache.run(0.2)
+        # A JWT counts seconds: the new one must be younger than the revocation.
+        wait_until(lambda: time.time() > operator.revoked_at + 1, what="the next second")
+        file.write_text(operator.credentials())
+        reading.wait_level_with(cache)
+        reading.assert_complete(cache)
+    cache.publisher.shutdown()

@@ -20,22 +20,23 @@ from kvevents_core import Gap
 
 pytestmark = [pytest.mark.broker("nats"), pytest.mark.timeout(180)]
 
+LEAFNODES = 'leafnodes {{ listen: "127.0.0.1:{port}" }}'
+
 
 def test_an_engine_on_a_leaf_node_publishes_to_the_hubs_stream(
     nats_servers: NatsServers, tenant: str
 ) -> None:
     """``domain`` names the hub's JetStream; outages of the hub are survived."""
-    hub = nats_servers(domain="hub", name="hub", config='leafnodes { listen: "127.0.0.1:-1" }')
+    hub = nats_servers(domain="hub", name="hub", config=LEAFNODES.format(port=-1))
     port = hub.monitor("varz")["leaf"]["port"]
-    remote = (
-        f'leafnodes {{ remotes: [ {{ url: "nats://127.0.0.1:{port}" }} ], reconnect: "100ms" }}'
-    )
+    hub.config = LEAFNODES.format(port=port)  # the same one after a restart
+    remote = f'leafnodes {{ reconnect: "1s", remotes: [ {{ url: "nats://127.0.0.1:{port}" }} ] }}'
     leaf = nats_servers(domain="leaf", name="leaf", config=remote)
     wait_until(lambda: leaf.monitor("leafz")["leafnodes"] == 1, what="the leaf's connection")
     at_leaf = configure(leaf.url, tenant, domain="hub")
     cache = Cache(open_publisher(at_leaf))
     with Reading(at_leaf) as near, Reading(configure(hub.url, tenant)) as far:
-        cache.run(0.5)
+        cache.during(1.0, lambda: hub.restart(crash=True))
         for reading in (near, far):
             reading.wait_level_with(cache)
             reading.assert_complete(cache)
@@ -119,6 +120,7 @@ def test_leaders_that_crash_or_step_down_lose_nothing(cluster: Cluster, tenant: 
             administer(cluster.servers[0].url, step_down)
             time.sleep(0.5)
             leader = wait_until(lambda: cluster.leader_of("kv-events"), what="a leader")
+            assert leader is not None
             leader.kill()
             time.sleep(1.0)
             leader.start()
