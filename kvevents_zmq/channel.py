@@ -28,13 +28,16 @@ class Channel:
     """The live stream of one rank."""
 
     def __init__(self, socket: zmq.Socket[Any], stream: StreamId, topic: bytes) -> None:
-        """``socket`` is a SUB without connections; ``open`` makes them."""
+        """``socket`` is a SUB without connections; ``connect`` or ``bind`` makes them."""
         self.stream = stream
         self.socket = socket
         self.monitor = Monitor(socket)
         self._topic = topic
         self._endpoint = ""
         self._redial_at: float | None = None
+        self._tells_first = False
+        self.more_waits = True
+        """Whether messages may wait unread; libzmq signals only what comes after it said no."""
         self._made = 0
         self._peers = 0
         self._failure: str | None = None
@@ -44,14 +47,23 @@ class Channel:
     def connect(self, endpoint: Endpoint) -> None:
         """Dial the publisher; an unreachable one is dialled again and again."""
         self._endpoint = str(endpoint)
+        # inproc connections give no events; what can be read may be asked for at once.
+        self._tells_first = endpoint.scheme == "inproc"
         self.socket.connect(self._endpoint)
 
-    def redial(self) -> None:
+    @property
+    def gave_up(self) -> bool:
+        """Whether ``redial`` has something to do, in a while."""
+        return self._redial_at is not None
+
+    def redial(self) -> bool:
         """Dial anew where libzmq gave up: it does for good when only one side uses CURVE."""
-        if self._redial_at is not None and time.monotonic() >= self._redial_at:
-            self._redial_at = None
-            self.socket.disconnect(self._endpoint)
-            self.socket.connect(self._endpoint)
+        if self._redial_at is None or time.monotonic() < self._redial_at:
+            return False
+        self._redial_at = None
+        self.socket.disconnect(self._endpoint)
+        self.socket.connect(self._endpoint)
+        return True
 
     def bind(self, bind: Callable[[zmq.Socket[Any]], str]) -> str:
         """Listen for publishers, by ``bind``; returns the real endpoint."""
@@ -59,7 +71,10 @@ class Channel:
         return bind(self.socket)
 
     def drain(self) -> list[Arrival]:
-        """Return what waits: notices first, then at most a chunk of messages in order."""
+        """Return what waits: notices first, then at most a chunk of messages in order.
+
+        ``more_waits`` says whether it stopped at the chunk.
+        """
         arrivals: list[Arrival] = self._notices()
         messages = self._messages()
         if messages:
@@ -77,6 +92,7 @@ class Channel:
         messages: list[Arrival] = []
         receive, topic, stream = self.socket.recv_multipart, self._topic, self.stream
         size_bytes = 0
+        self.more_waits = True
         try:
             for _ in range(CHUNK_RECORDS):
                 frames = receive(zmq.DONTWAIT)
@@ -90,15 +106,18 @@ class Channel:
                 if size_bytes > CHUNK_BYTES:
                     break
         except zmq.Again:
-            pass
+            self.more_waits = False
         return messages
 
     def _notices(self) -> list[Arrival]:
         """Return what the monitor saw since the last call."""
         monitor, rank = self.monitor, self.stream.rank
-        if not monitor.read():
-            return []
         notices: list[Arrival] = []
+        if self._tells_first:
+            self._tells_first = False
+            notices.append(Reconnected(rank, first=True))
+        if not monitor.read():
+            return notices
         if self._binds and monitor.peers != self._peers:
             notices.append(PeersCounted(rank, monitor.peers))
         self._peers = monitor.peers

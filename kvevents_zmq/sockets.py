@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LINGER_MS: Final = 1000
 """What a socket may still try to send after it was closed; finite from its creation on."""
 _RECONNECT_MAX_MS: Final = 2000
+_MAX_SOCKETS: Final = 16_384
+"""A reader of 200 streams has 1200 sockets, monitors included; libzmq's default is 1023."""
 _KEEPALIVE_IDLE_S: Final = 30
 _KEEPALIVE_INTERVAL_S: Final = 10
 _KEEPALIVE_COUNT: Final = 3
@@ -41,7 +43,9 @@ def make_context(*endpoints: Endpoint | None, io_threads: int = 1) -> zmq.Contex
     """Return the context for sockets at ``endpoints``; ``end_context`` gives it back."""
     if any(endpoint is not None and endpoint.scheme == "inproc" for endpoint in endpoints):
         return zmq.Context.instance()
-    return zmq.Context(io_threads)
+    context: zmq.Context[Any] = zmq.Context(io_threads)
+    context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+    return context
 
 
 def is_shared(context: zmq.Context[Any]) -> bool:

@@ -7,12 +7,12 @@ what the connections went through comes as notices. Never interprets a payload.
 
 from __future__ import annotations
 
-import math
 import os
+import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
@@ -28,6 +28,9 @@ from kvevents_zmq.sockets import bind_socket, end_context, make_context, make_so
 if TYPE_CHECKING:
     from kvevents_zmq.endpoints import Endpoint
     from kvevents_zmq.settings import ZmqSettings
+
+MOST_ARRIVALS: Final = 4096
+"""After so many a ``receive`` returns, whatever else waits."""
 
 
 class ZmqSource(Source):
@@ -51,8 +54,10 @@ class ZmqSource(Source):
         self._context = make_context(settings.events, settings.replay)
         self._channels: dict[int, Channel] = {}
         self._replays: dict[int, ReplayClient] = {}
-        self._poller = zmq.Poller()
-        self._turn = 0
+        self._selector = selectors.DefaultSelector()
+        self._waiting: dict[int, None] = {}
+        """Ranks that may hold something unread, the longest waiting first."""
+        self._given_up: set[int] = set()
         self.endpoints: dict[int, str] = {}
         """Where each channel dials or, with the real port, listens."""
         try:
@@ -91,8 +96,11 @@ class ZmqSource(Source):
         else:
             bind = partial(bind_socket, endpoint=endpoint, stream=stream)
             self.endpoints[rank] = channel.bind(bind)
-        self._poller.register(channel.socket, zmq.POLLIN)
-        self._poller.register(channel.monitor.reader, zmq.POLLIN)
+        # libzmq's descriptors instead of zmq_poll: its cost grows with the streams that have
+        # something, not with all there are.
+        self._selector.register(int(channel.socket.fd), selectors.EVENT_READ, rank)
+        self._selector.register(int(channel.monitor.reader.fd), selectors.EVENT_READ, rank)
+        self._waiting[rank] = None
         if settings.replay is not None:
             far = endpoints.dial(settings.replay.for_rank(rank), reader.host)
             make = self._maker(zmq.DEALER, far)
@@ -111,23 +119,32 @@ class ZmqSource(Source):
         """
         self._check_open()
         end_at = time.monotonic() + timeout_s
+        left_s = 0.0
         while True:
-            for channel in self._channels.values():
-                channel.redial()
-            left_ms = max(0.0, 1000 * (end_at - time.monotonic()))
-            ready = dict(self._poller.poll(math.ceil(left_ms)))
-            arrivals = self._drain(ready)
-            if arrivals or not left_ms:
+            for key, _ in self._selector.select(left_s):
+                self._waiting[key.data] = None
+            arrivals = self._drain()
+            left_s = end_at - time.monotonic()
+            if arrivals or left_s <= 0:
                 return arrivals
 
-    def _drain(self, ready: dict[Any, int]) -> list[Arrival]:
-        """Take a chunk from each ready channel, another one first each time."""
+    def _drain(self) -> list[Arrival]:
+        """Take a chunk from each channel that may hold something."""
+        for rank in tuple(self._given_up):
+            if self._channels[rank].redial():
+                self._given_up.discard(rank)
+                self._waiting[rank] = None
         arrivals: list[Arrival] = []
-        self._turn = (self._turn + 1) % len(self._ranks)
-        for rank in (*self._ranks[self._turn :], *self._ranks[: self._turn]):
+        for rank in tuple(self._waiting):
+            del self._waiting[rank]
             channel = self._channels[rank]
-            if channel.socket in ready or channel.monitor.reader in ready:
-                arrivals += channel.drain()
+            arrivals += channel.drain()
+            if channel.more_waits:
+                self._waiting[rank] = None
+            if channel.gave_up:
+                self._given_up.add(rank)
+            if len(arrivals) >= MOST_ARRIVALS:
+                break
         return arrivals
 
     def channels(self) -> Mapping[int, StreamId]:
@@ -162,6 +179,7 @@ class ZmqSource(Source):
             return
         for replay in self._replays.values():
             replay.close()
+        self._selector.close()
         for channel in self._channels.values():
             channel.close()
         end_context(self._context)

@@ -340,7 +340,7 @@ class TestHistory:
             half = source.recover(0, STREAM, 0, 5.0)
             assert half == records(512)
         with publishing(settings, epoch=8) as again:
-            again.publish(records(1000, epoch=8))
+            again.publish(records(5000, epoch=8))
             rest: list[Record] = []
 
             def recovered() -> bool:
@@ -350,7 +350,7 @@ class TestHistory:
             wait_until(recovered)
             old = [one for one in rest if one.epoch == 7]
             assert old == records(len(old), first=512)
-            assert source.head(0, 5.0) == Head(STREAM, 8, 0, 1000)
+            assert source.head(0, 5.0) == Head(STREAM, 8, 0, 5000)
         source.close()
 
 
