@@ -18,6 +18,7 @@ from kvevents_core.config_sources import FLAG, read_flag
 from kvevents_core.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
+    from kvevents_core.publisher import EventPublisher, NullEventPublisher
     from kvevents_core.settings import KVEventsConfig
 
 REPLACE_ZMQ: Final = "KVEVENTS_REPLACE_ZMQ"
@@ -111,3 +112,12 @@ def warn_if_unnamed(config: KVEventsConfig, logger: logging.Logger) -> None:
             FLAG,
             variable("instance"),
         )
+
+
+def describe(publisher: EventPublisher | NullEventPublisher) -> str:
+    """Return one line for the engine's log: which stream this process publishes, and where."""
+    facts = publisher.describe()
+    if publisher.stream is None:
+        return "this process publishes no events"
+    where = next((facts[key] for key in ("endpoint", "subject", "topic") if facts.get(key)), "")
+    return f"publishes stream {publisher.stream} over {facts['publisher']} {where}".rstrip()

@@ -126,7 +126,9 @@ def _create(
 
     compare_stream_rank(attn_dp_rank)
     settings = _settings(config, **stream_names(_settings(config)))
-    return adapt(EventPublisherFactory.create(settings, attn_dp_rank))
+    publisher = EventPublisherFactory.create(settings, attn_dp_rank)
+    logger.info("kvevents: %s", flag.describe(publisher))
+    return adapt(publisher)
 
 
 def _resolve_once(original: Callable[..., Any], server_args: Any) -> None:

@@ -7,13 +7,16 @@ name registered: vLLM passes ``dataclasses.asdict`` of its configuration to a re
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kvevents_core.engines import vllm_config, zmq_document
+from kvevents_core.engines import flag, vllm_config, zmq_document
 
 if TYPE_CHECKING:
     from kvevents_core.publisher import EventPublisher, NullEventPublisher
+
+logger = logging.getLogger("vllm.kvevents")
 
 
 @lru_cache(maxsize=1)
@@ -35,7 +38,10 @@ def wrap_factory() -> None:
 def _create(config: Any, data_parallel_rank: int) -> EventPublisher | NullEventPublisher:
     from kvevents_core.publisher import EventPublisherFactory
 
-    return EventPublisherFactory.create(vllm_config.settings_of(config), data_parallel_rank)
+    settings = vllm_config.settings_of(config)
+    publisher = EventPublisherFactory.create(settings, data_parallel_rank)
+    logger.info("kvevents: %s", flag.describe(publisher))
+    return publisher
 
 
 def adapt(publisher: EventPublisher | NullEventPublisher, config: Any) -> Any:

@@ -109,7 +109,7 @@ class EngineEnvironment:
     drivers = DRIVERS
 
     def __init__(self, python: Path, installed: Path, folder: Path) -> None:
-        self._python, self._installed, self._folder = python, installed, folder
+        self.python, self._installed, self.folder = python, installed, folder
         self._started: list[Process] = []
 
     def environ(self, *, with_kvevents: bool = True, **variables: str) -> dict[str, str]:
@@ -127,7 +127,7 @@ class EngineEnvironment:
             "CUDA_VISIBLE_DEVICES": "",
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
-            "HOME": str(self._folder),
+            "HOME": str(self.folder),
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "OMP_NUM_THREADS": "1",
@@ -137,7 +137,7 @@ class EngineEnvironment:
     def start(self, *arguments: str, with_kvevents: bool = True, **variables: str) -> Process:
         """Start the interpreter with ``arguments``; ended with the test."""
         environ = self.environ(with_kvevents=with_kvevents, **variables)
-        process = Process([str(self._python), *arguments], environ, self._folder)
+        process = Process([str(self.python), *arguments], environ, self.folder)
         self._started.append(process)
         return process
 
