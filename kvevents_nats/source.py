@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -56,7 +55,6 @@ class NatsSource(Source):
         self._log_seq: int | None = None
         self._created: str | None = None
         self._resume_from(reader.start)
-        self._pid = os.getpid()
         self._closed = False
         self._said: str | None = None
         self._arrivals = Arrivals()
