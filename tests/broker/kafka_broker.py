@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import shutil
 import signal
@@ -52,6 +53,7 @@ class KafkaBroker:
         self.authority = trustme.CA()
         self._process: subprocess.Popen[bytes] | None = None
         self._log_path = self.folder / "broker.log"
+        atexit.register(self.close)
         try:
             self._write_files(properties or {})
             self._format()
@@ -119,6 +121,7 @@ class KafkaBroker:
         """End the broker and remove its data."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+        atexit.unregister(self.close)
 
     def log_tail(self, characters: int = 2000) -> str:
         """Return the end of the broker's log, for failure messages."""
