@@ -123,11 +123,13 @@ class ProcessPromises:
             assert process.stdout is not None
             first = process.stdout.readline()
             ended = time.monotonic()
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=EXIT_S)
             elapsed_s = time.monotonic() - ended
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the process had not ended {EXIT_S} s after its last line")
         finally:
             process.kill()
-            process.wait()
+            process.communicate()
         assert first == "last line\n", errors
         assert process.returncode == 0, errors
         return elapsed_s

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
-from contract.faults.planting import FAULTS, Fault
+from contract.faults.planting import Fault, planted
 from contract.kit_run import broken_promises
 
 from kvevents_core.testing import BackendConformance
 from kvevents_core.testing.plugin import promise_of
-
-for _name in ("sinks", "sources", "backends", "zmq"):
-    importlib.import_module(f"contract.faults.{_name}")
 
 
 def _tests_of(promise: str) -> type:
@@ -26,7 +21,7 @@ def _tests_of(promise: str) -> type:
     return type("Chosen", (BackendConformance,), others)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.parametrize("fault", planted(), ids=str)
 def test_a_fault_breaks_its_promise(fault: Fault) -> None:
     """A backend that breaks a promise fails a test that cites it."""
     broken = broken_promises(fault.backend, fault.make_place, kit=_tests_of(fault.promise))
@@ -34,7 +29,7 @@ def test_a_fault_breaks_its_promise(fault: Fault) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.parametrize("fault", planted(), ids=str)
 def test_a_fault_breaks_no_other_promise(fault: Fault) -> None:
     """So the number that fails leads to the sentence that is broken, and not to ten others."""
     broken = broken_promises(fault.backend, fault.make_place)

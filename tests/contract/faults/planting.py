@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from contract.memory_place import MemoryPlace
@@ -26,7 +27,15 @@ class Fault:
         return f"{self.promise} {self.what}"
 
 
-FAULTS: list[Fault] = []
+_planted: list[Fault] = []
+
+
+def planted() -> list[Fault]:
+    """Return every fault."""
+    if not _planted:
+        for name in ("sinks", "sources", "backends", "zmq"):
+            import_module(f"contract.faults.{name}")
+    return _planted
 
 
 def plant(
@@ -45,7 +54,7 @@ def plant(
             sink = cls if issubclass(cls, MemorySink) else MemorySink
             source = cls if issubclass(cls, MemorySource) else MemorySource
             backend = _memory_with(sink, source, settings, capabilities)
-        FAULTS.append(Fault(promise, cls.__name__, backend(), place))
+        _planted.append(Fault(promise, cls.__name__, backend(), place))
         return cls
 
     return register
