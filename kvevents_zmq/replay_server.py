@@ -7,6 +7,7 @@ thread, which is not the one that sends live traffic. Never blocks.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,6 +22,8 @@ CLIENT_HWM: Final = 64
 """Messages libzmq holds for one client: what a client that stopped reading can cost, beside TCP's."""
 _PORTION_RECORDS: Final = 64
 _WAITING_REQUESTS: Final = 16
+STALLED_S: Final = 60.0
+"""A client that took nothing for so long is forgotten, and asks again if it lives."""
 _MORE: Final = zmq.SNDMORE | zmq.DONTWAIT
 
 
@@ -34,6 +37,7 @@ class _Client:
         self.next_seq = 0
         self.stop_seq = 0
         self.replies: deque[list[bytes]] = deque()
+        self.moved_at = time.monotonic()
 
 
 class ReplayServer:
@@ -94,13 +98,14 @@ class ReplayServer:
             try:
                 self._send(client.identity, client.replies[0])
             except zmq.Again:
-                return sent, True
+                return sent, time.monotonic() - client.moved_at < STALLED_S
             except zmq.ZMQError as exc:
                 if exc.errno != zmq.EHOSTUNREACH:
                     raise
                 return sent, False
             client.replies.popleft()
             self.sent += 1
+            client.moved_at = time.monotonic()
             sent = True
         return sent, True
 

@@ -228,6 +228,34 @@ def test_a_client_that_goes_away_in_the_middle_is_forgotten() -> None:
             assert published.sink.describe()["replies_sent"] <= before + 2 + 64
 
 
+def test_a_client_that_stands_still_too_long_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It pins no records for ever; when it asks again it is served."""
+    monkeypatch.setattr("kvevents_zmq.replay_server.STALLED_S", 0.2)
+    with replaying() as published, dealer_of(published, rcvhwm=1, rcvbuf=4096) as stuck:
+        published.publish(records(1000, size_bytes=100_000))
+        stuck.send_multipart([b"", bytes(8)])
+        receive(stuck)
+        wait_until(lambda: not published.sink._service._server.busy)
+        # What was on its way is all that comes; then the new request is answered.
+        stuck.send_multipart([b"", (999).to_bytes(8, "big")])
+        rest = until_end(stuck)
+        assert len(rest) < 999
+        assert rest[-1] == [b"", *frames_of(records(1, 999, 100_000)[0])]
+
+
+def test_an_idle_sink_costs_nothing() -> None:
+    """Its thread sleeps until somebody asks or comes."""
+    with replaying() as published, dealer_of(published) as dealer:
+        published.publish(records(10))
+        ask(dealer, 0)
+        start_cpu, start = time.process_time(), time.monotonic()
+        assert not dealer.poll(500)
+        assert time.monotonic() - start > 0.49
+        assert time.process_time() - start_cpu < 0.01
+
+
 def test_a_waiting_client_does_not_keep_a_core_busy() -> None:
     """A stalled reader is looked after every 50 ms at last, not in a busy loop."""
     with replaying() as published, dealer_of(published, rcvhwm=1, rcvbuf=4096) as stuck:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket as system
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import zmq
@@ -198,6 +202,31 @@ def test_an_ipc_path_served_by_a_foreign_program_is_in_use(tmp_path) -> None:
     assert path.exists()
     with publishing(settings) as published, observing(published):
         pass
+
+
+def test_an_ipc_path_is_free_again_after_its_owner_was_killed(tmp_path) -> None:
+    """The kernel lets go of the lock, whatever files stay behind."""
+    code = (
+        "import sys, time\n"
+        "from zmq_raw import Publishing, loopback\n"
+        "made = Publishing(loopback(endpoint=sys.argv[1]))\n"
+        "print('bound', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    settings = loopback(endpoint=f"ipc://{tmp_path}/kv")
+    command = [sys.executable, "-c", code, settings.endpoint]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "bound\n"
+        with pytest.raises(AddressInUseError):
+            ZmqBackend().open_sink(settings, STREAM)
+        owner.kill()
+        owner.wait(5)
+    assert (tmp_path / "kv.lock").exists()
+    with publishing(settings) as published, observing(published):
+        pass
+    assert not (tmp_path / "kv.lock").exists()
 
 
 def test_ipc_ranks_get_a_suffix(tmp_path) -> None:
