@@ -128,7 +128,8 @@ class KafkaSource(Source):
     def _assign(self, timeout_s: float) -> None:
         """Assign what partitions there are by now; each is started where ``start`` says."""
         now = time.monotonic()
-        if self._pattern is not None and now >= self._discover_at:
+        if self._pattern is not None and now >= self._discover_at and self._client.is_connected():
+            # Only while connected: the client waits for this answer without a limit.
             self._discover_at = now + DISCOVER_S
             self._topics |= {t for t in self._client.api.topics() if self._pattern.fullmatch(t)}
         found = {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 POM = Path(__file__).with_name("kafka_pom.xml")
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-MAVEN_TIMEOUT_S = 240
+MAVEN_TIMEOUT_S = 180
 MAVEN_TRIES = 3
 LEAST_JAVA = 17
 

@@ -18,6 +18,8 @@ _numbers = itertools.count()
 
 KAFKA_MARKS = [
     pytest.mark.broker("kafka"),
+    # The first test of a run waits for Maven, which may have to try again.
+    pytest.mark.timeout(600),
     # kafka-python 3.0.12 leaves the socket of a refused connection to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed <(socket.socket|ssl.SSLSocket):ResourceWarning"),
 ]

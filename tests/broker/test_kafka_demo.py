@@ -6,12 +6,11 @@ import json
 import subprocess
 import sys
 
-import pytest
 from broker.kafka_fixtures import KAFKA_MARKS, kafka_garbage
 
 __all__ = ["kafka_garbage"]
 
-pytestmark = [*KAFKA_MARKS, pytest.mark.timeout(120)]
+pytestmark = KAFKA_MARKS
 
 
 def test_the_demo_finds_one_stream_per_rank(kafka_bootstrap: str, topic: str) -> None:

@@ -31,7 +31,7 @@ from kvevents_core import Batch, Gap, Mirror, Restarted, subscribe
 
 __all__ = ["kafka_garbage"]
 
-pytestmark = [*KAFKA_MARKS, pytest.mark.timeout(400 if LONG else 150)]
+pytestmark = KAFKA_MARKS
 KILLS = 20 if LONG else 4
 
 

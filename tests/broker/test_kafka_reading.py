@@ -20,7 +20,8 @@ from broker.kafka_streams import (
 from confluent_kafka import TopicPartition
 from waiting import wait_until
 
-from kvevents_core import Batch, ConfigError, Gap, subscribe
+from kvevents_core import Batch, ConfigError, Gap, ReaderOptions, Record, subscribe
+from kvevents_kafka import KafkaBackend, KafkaSettings
 
 __all__ = ["kafka_garbage"]
 
@@ -173,3 +174,56 @@ def test_chosen_ranks_and_instances_only(kafka_bootstrap: str, topic: str) -> No
         assert set(reading.mirror.streams()) == {stream_of(1, "b")}
     for cache in caches.values():
         cache.publisher.shutdown()
+
+
+def test_a_tenants_every_model_is_found(kafka_bootstrap: str, topic: str) -> None:
+    """A reader of all models follows the tenant's topics, those that come later too."""
+    template = f"{topic}.{{tenant}}.{{model}}"
+    caches = []
+
+    def publish_as(tenant: str, model: str) -> None:
+        config = configure(kafka_bootstrap, template, tenant=tenant, model=model)
+        caches.append(Cache(open_publisher(config)))
+        caches[-1].step()
+        caches[-1].wait_delivered()
+
+    publish_as("acme", "a/b")
+    publish_as("other", "a/b")
+    settings = configure(kafka_bootstrap, template).backend_settings
+    assert isinstance(settings, KafkaSettings)
+    reader = ReaderOptions("acme", "", "", all_instances=True)
+    source = KafkaBackend().open_source(settings, reader)
+    models: set[str] = set()
+
+    def found(model: str) -> bool:
+        arrivals = source.receive(0.2)
+        models.update(a.stream.model for a in arrivals if isinstance(a, Record))
+        return model in models
+
+    try:
+        wait_until(lambda: found("a/b"), 20, "the first model")
+        publish_as("acme", "c d")
+        wait_until(lambda: found("c d"), 20, "the model that came later")
+        assert models == {"a/b", "c d"}
+    finally:
+        source.close()
+        for cache in caches:
+            cache.publisher.shutdown()
+
+
+def test_a_topic_made_anew_is_read_on(kafka_bootstrap: str, topic: str) -> None:
+    """A topic deleted and created again under load: publisher and reader go on by themselves."""
+    config = configure(kafka_bootstrap, topic)
+    cache = Cache(open_publisher(config))
+    admin = administrator(kafka_bootstrap)
+
+    def recreate() -> None:
+        cache.wait_delivered()
+        for future in admin.delete_topics([topic]).values():
+            future.result(timeout=15)
+
+    with Reading(config) as reading:
+        cache.during(1.0, recreate)
+        reading.wait_level_with(cache, 50)
+        reading.assert_holds_no_more(cache)
+    cache.publisher.shutdown()
