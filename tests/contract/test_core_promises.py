@@ -52,7 +52,12 @@ class Line:
         subscription = subscribe(self.config(), ranks=[0])
         self._open.append(subscription)
         items: list[Any] = []
-        wait_until(lambda: items.extend(subscription.receive(0.05)) or len(items) > count)
+
+        def enough() -> bool:
+            items.extend(subscription.receive(0.05))
+            return len(items) > count
+
+        wait_until(enough)
         return items[1:]
 
     def close(self) -> None:
@@ -71,7 +76,7 @@ def line() -> Iterator[Line]:
 
 
 def stored(first: int, blocks: int, block_size: int = 16) -> BlockStored:
-    hashes = list(range(first, first + blocks))
+    hashes: list[int | bytes] = list(range(first, first + blocks))
     return BlockStored(hashes, None, list(range(blocks * block_size)), block_size, medium="GPU")
 
 
