@@ -68,7 +68,9 @@ class SinkStatus:
     """A higher epoch than ours that another publisher wrote to our stream: core stops sending."""
     generation: int = 0
     """Raised by one whenever the client was rebuilt and records taken but not yet confirmed may be
-    gone: core then sends every unconfirmed record again, in seq order, before any other."""
+    gone: core then sends every unconfirmed record again, in seq order, before any other. From the
+    rebuild until the sender thread has seen the new number ``send`` takes 0, or newer records would
+    overtake those to be sent again."""
     max_message_bytes: int | None = None
     """Largest payload the transport takes now; core splits above it. None: no limit."""
     error: str | None = None
