@@ -7,15 +7,19 @@ thread only; ``size`` from any thread. Does no I/O.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvevents_core.backend import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from kvevents_core.backend import Receipt, Record
+    from kvevents_core.backend import Receipt
 
 
-class Settled(NamedTuple):
+class Settled(msgspec.Struct, gc=False):
     """A record that left the window."""
 
     record: Record
@@ -49,6 +53,12 @@ class InFlight:
         self._pending_bytes += len(record.payload)
         self._events_of[record.seq] = events
 
+    def extend(self, records: Sequence[Record], events: Iterable[int]) -> None:
+        """Queue ``records`` with as many counts of events behind all others."""
+        self._pending.extend(records)
+        self._pending_bytes += sum([len(record.payload) for record in records])
+        self._events_of.update(zip([record.seq for record in records], events, strict=True))
+
     @property
     def pending(self) -> deque[Record]:
         """Records the sink has not taken, in seq order; not to be changed."""
@@ -81,15 +91,16 @@ class InFlight:
     def take(self, count: int) -> list[Settled]:
         """Note that the sink took the first ``count`` records; return those that are settled."""
         settled: list[Settled] = []
+        taken_bytes = 0
         for _ in range(count):
             record = self._pending.popleft()
-            size = len(record.payload)
-            self._pending_bytes -= size
+            taken_bytes += len(record.payload)
             if self._confirms:
                 self._unconfirmed[record.seq] = record
-                self._unconfirmed_bytes += size
             else:
                 settled.append(Settled(record, self._events_of.pop(record.seq, 0), None))
+        self._pending_bytes -= taken_bytes
+        self._unconfirmed_bytes += taken_bytes if self._confirms else 0
         return settled
 
     def settle(self, receipts: Iterable[Receipt]) -> list[Settled]:

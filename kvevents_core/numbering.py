@@ -6,20 +6,27 @@ sees each loss as a gap. Sender thread only. Does no I/O.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from kvevents_core import stats
 from kvevents_core.backend import Record
 from kvevents_core.errors import EncodeError
+from kvevents_core.outbox import count_events
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvevents_core.in_flight import InFlight
     from kvevents_core.naming import StreamId
     from kvevents_core.outbox import Waiting
     from kvevents_core.replay import ReplayRing
     from kvevents_core.wire import BatchEncoder
 
+logger = logging.getLogger("kvevents")
+
+_new: Final = tuple.__new__
 SHOW_AGAIN_S: Final = 1.0
 """Pause between empty batches that show a hole, should the transport refuse those too."""
 
@@ -56,15 +63,29 @@ class Numbering:
         self._last_record_seq = -1
         self._highest_hole = -1
         self._show_hole_at = 0.0
+        self._made: list[Record] = []
+        self._made_events: list[int] = []
 
     def open(self, epoch: int) -> None:
         """Fix the epoch and number its first batch: one ``AllBlocksCleared``, seq 0."""
         self.epoch = epoch
         self._number(self._encoder.opening(time.time()), 1)
+        self._hand_over()
 
-    def add(self, item: Waiting, max_message_bytes: int | None) -> None:
-        """Number ``item``, and the loss before it."""
-        self.skip(item.lost_before)
+    def add(self, items: Iterable[Waiting], max_message_bytes: int | None) -> None:
+        """Number ``items``, and the losses before them; all reach the window and the ring at once."""
+        try:
+            for item in items:
+                try:
+                    self._add(item, max_message_bytes)
+                except Exception as error:  # it costs itself, not the batches behind it
+                    self._give_up(item, error)
+        finally:
+            self._hand_over()
+
+    def _add(self, item: Waiting, max_message_bytes: int | None) -> None:
+        if item.lost_before:
+            self.skip(item.lost_before)
         batch: Any = item.batch
         payload: bytes | None
         try:
@@ -76,13 +97,13 @@ class Numbering:
         elif max_message_bytes is not None and len(payload) > max_message_bytes:
             self._add_parts(batch, max_message_bytes)
         else:
-            self._number(payload, len(batch.events) - lost)
+            self._number(payload, count_events(batch) - lost)
             if lost:
                 self._lose(stats.ENCODE, lost)
 
     def _add_parts(self, batch: Any, max_message_bytes: int) -> None:
         parts = self._encoder.split(batch, max_message_bytes)
-        events = len(batch.events) - parts.too_large_events - parts.unencodable_events
+        events = count_events(batch) - parts.too_large_events - parts.unencodable_events
         for index, payload in enumerate(parts.payloads):
             # A cut event is one event still: the first part carries the count of the batch.
             self._number(payload, events if index == 0 else 0)
@@ -96,6 +117,13 @@ class Numbering:
         if batches > 0:
             self.next_seq += batches
             self._highest_hole = self.next_seq - 1
+
+    def _give_up(self, item: Waiting, error: Exception) -> None:
+        """Leave a hole for ``item``, on which the encoder broke."""
+        self._counters.sender_errors += 1
+        if self._counters.sender_errors <= 10:
+            logger.error("kvevents: a batch of %s is lost by", self._stream, exc_info=error)
+        self._lose(stats.ENCODE, count_events(item.batch))
 
     def note_rejected(self, seq: int) -> None:
         """Note that the transport refused record ``seq``: a hole, and readers must see it."""
@@ -117,16 +145,25 @@ class Numbering:
     def beat(self) -> None:
         """Number an empty batch."""
         self._number(self._encoder.heartbeat(time.time()), 0)
+        self._hand_over()
 
     def _lose(self, reason: str, events: int) -> None:
         self._counters.lose(reason, 1, events)
         self.skip(1)
 
     def _number(self, payload: bytes, events: int) -> None:
-        record = Record(self._stream, self.epoch, self.next_seq, payload)
+        # By position and without Record's own constructor: this runs once per batch.
+        self._made.append(_new(Record, (self._stream, self.epoch, self.next_seq, payload, 0)))
+        self._made_events.append(events)
+        self._last_record_seq = self.next_seq
         self.next_seq += 1
-        self._last_record_seq = record.seq
+
+    def _hand_over(self) -> None:
+        """Put what was made into the ring and the window."""
+        if not self._made:
+            return
         self.last_record_at = time.monotonic()
         if self._ring is not None:
-            self._ring.append(record)
-        self._in_flight.add(record, events)
+            self._ring.extend(self._made)
+        self._in_flight.extend(self._made, self._made_events)
+        self._made, self._made_events = [], []

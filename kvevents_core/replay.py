@@ -11,6 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvevents_core.backend import Record
 
 RECORD_OVERHEAD_BYTES: Final = 200
@@ -35,16 +37,18 @@ class ReplayRing:
 
     def append(self, record: Record) -> None:
         """Add ``record`` (seq above all before it) and forget the oldest beyond the bounds."""
-        size = len(record.payload) + RECORD_OVERHEAD_BYTES
+        self.extend((record,))
+
+    def extend(self, records: Sequence[Record]) -> None:
+        """Add ``records``, in seq order, under one lock, and forget the oldest beyond the bounds."""
+        size = sum([len(record.payload) for record in records])
+        held = self._records
         with self._lock:
-            self._next_seq = record.seq + 1
-            self._records.append(record)
-            self._bytes += size
-            while self._records and (
-                len(self._records) > self._max_batches or self._bytes > self._max_bytes
-            ):
-                oldest = self._records.popleft()
-                self._bytes -= len(oldest.payload) + RECORD_OVERHEAD_BYTES
+            self._next_seq = records[-1].seq + 1
+            held.extend(records)
+            self._bytes += size + RECORD_OVERHEAD_BYTES * len(records)
+            while held and (len(held) > self._max_batches or self._bytes > self._max_bytes):
+                self._bytes -= len(held.popleft().payload) + RECORD_OVERHEAD_BYTES
 
     def read(self, first_seq: int, limit: int) -> list[Record]:
         """Return at most ``limit`` records with seq >= ``first_seq``, in seq order. Any thread."""

@@ -29,11 +29,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvevents")
 
-GROUP_BATCHES: Final = 512
-GROUP_BYTES: Final = 8 * 1024 * 1024
-"""Most that one step takes from the outbox."""
+GROUP_BATCHES: Final = 160
+GROUP_BYTES: Final = 1024 * 1024
+"""Most that one step takes from the outbox: with the interpreter lock kept from encoding to sending,
+a step must not hold up the engine's thread for a millisecond."""
+YIELD_S: Final = 0.00002
+"""Pause between full groups, in which the engine's thread gets the interpreter lock."""
 RHYTHM_S: Final = 0.001
-"""Pause between groups under load: the engine pays no wake-up, a batch waits 1 ms at most."""
+"""Longest pause under load: the engine pays no wake-up, a batch waits 1 ms at most."""
+SHORTEST_S: Final = 0.00025
+QUIET_SHARE: Final = 8
+"""A pause is this fraction of the quiet time so far, within the two above: the shorter an engine's
+steps, the less a batch waits."""
+LOOK_S: Final = 0.01
+"""After this long without work a step is made all the same, to look at the sink's status."""
 IDLE_AFTER_S: Final = 0.05
 """After this long without work the thread sleeps until the next publish wakes it."""
 STUCK_S: Final = 0.005
@@ -122,6 +131,8 @@ class Sender:
                 idle_since = now
             if worked < GROUP_BATCHES:
                 self._pause(now, now - idle_since)
+            else:
+                time.sleep(YIELD_S)
         self._finish(self._stop_at)
 
     def _start_sink(self) -> int:
@@ -148,7 +159,8 @@ class Sender:
 
     def _pause(self, now: float, idle_s: float) -> None:
         if idle_s < IDLE_AFTER_S:
-            time.sleep(RHYTHM_S)
+            pause_s = min(max(idle_s / QUIET_SHARE, SHORTEST_S), RHYTHM_S)
+            self._outbox.doze(pause_s, LOOK_S if self._in_flight.is_empty() else 0.0)
         elif self._in_flight.pending or (self._numbering.epoch is None and self._outbox.size()[0]):
             time.sleep(STUCK_S)
         else:
@@ -192,9 +204,9 @@ class Sender:
 
     def _fill(self) -> int:
         waiting = self._outbox.take(GROUP_BATCHES, GROUP_BYTES)
-        for item in waiting:
-            self._numbering.add(item, self.status.max_message_bytes)
-        if not waiting:
+        if waiting:
+            self._numbering.add(waiting, self.status.max_message_bytes)
+        else:
             self._numbering.skip(self._outbox.take_tail_loss())
         self._numbering.show_hidden_hole()
         if self._heartbeat_s > 0 and self._in_flight.is_empty():
@@ -206,16 +218,20 @@ class Sender:
     def _count(self, settled: Iterable[Settled]) -> int:
         moved = 0
         counters = self._counters
-        for record, events, rejected in settled:
+        events = size = rejected = 0
+        for one in settled:
             moved += 1
-            if rejected is None:
-                counters.published_batches += 1
-                counters.published_events += events
-                counters.published_bytes += len(record.payload)
+            if one.rejected is None:
+                events += one.events
+                size += len(one.record.payload)
             else:
-                counters.lose(stats.REJECTED, 1, events)
-                self._numbering.note_rejected(record.seq)
-                self._log_rejected(record.seq, rejected)
+                rejected += 1
+                counters.lose(stats.REJECTED, 1, one.events)
+                self._numbering.note_rejected(one.record.seq)
+                self._log_rejected(one.record.seq, one.rejected)
+        counters.published_batches += moved - rejected
+        counters.published_events += events
+        counters.published_bytes += size
         return moved
 
     def _discard_superseded(self, by: int) -> int:

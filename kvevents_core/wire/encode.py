@@ -57,14 +57,14 @@ class BatchEncoder:
             EncodeError: The batch, or at least one of its events, cannot be encoded.
         """
         try:
+            # The usual batch in a few steps; ``_stamped`` does the same for every other.
             name = self._rank_field_of.get(type(batch))
-            ready = (
-                name is not None
-                and getattr(batch, name) is not None
-                and type(batch.ts) is float
-                and type(batch.events) is list
-            )
-            whole = batch if ready else self._stamped(batch)
+            if name is not None and type(batch.ts) is float and type(batch.events) is list:
+                if getattr(batch, name) is None:
+                    setattr(batch, name, self._rank)
+                whole = batch
+            else:
+                whole = self._stamped(batch)
             if self._reshapes:
                 whole = with_fields(
                     whole, events=[self._reshaped(event) for event in whole.events]
