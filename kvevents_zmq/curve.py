@@ -1,16 +1,19 @@
 """CURVE: the publisher is the server of both its sockets, readers are clients, whoever binds.
 
-A server here accepts every client that knows its public key; a plain client gets no byte. Never
+A server accepts every client that knows its public key, or only those whose keys are listed
+(``admission``); a plain client gets no byte. Never
 logs, shows or keeps a secret key outside the socket options and the settings' ``SecretStr``.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from zmq.utils import z85
 
 from kvevents_core.errors import ConfigError
 
@@ -83,6 +86,31 @@ def reader_keys(settings: ZmqSettings) -> CurveKeys | None:
     return CurveKeys(public, own_secret, server)
 
 
+def admitted_keys(settings: ZmqSettings) -> frozenset[bytes] | None:
+    """Return the public keys of the readers to admit, None if all are.
+
+    Raises:
+        ConfigError: The file is unreadable, or a line is no key.
+    """
+    path = settings.curve_client_keys_file
+    if path is None:
+        return None
+    key = "curve_client_keys_file"
+    lines = [line.strip() for line in _text_of(path, key).splitlines()]
+    keys = [line.encode() for line in lines if line and not line.startswith("#")]
+    for number, line in enumerate(keys, 1):
+        if not _is_key(line):
+            raise ConfigError(f"{key} {path!r}: entry {number} is not a Z85 key", key=key)
+    return frozenset(keys)
+
+
+def _is_key(text: bytes) -> bool:
+    try:
+        return len(text) == _KEY_CHARS and len(z85.decode(text)) == 32
+    except (ValueError, KeyError, struct.error):
+        return False
+
+
 def _secret(settings: ZmqSettings) -> bytes | None:
     if settings.curve_secret_key_file is not None:
         return _read(settings.curve_secret_key_file, "curve_secret_key_file", "secret-key")
@@ -116,11 +144,7 @@ def _public(settings: ZmqSettings, secret: bytes) -> bytes:
 
 def _read(path: str, key: str, entry: str) -> bytes:
     """Return the key in the file at ``path``: its ``entry`` line, or its only content."""
-    try:
-        text = Path(path).read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
-        raise ConfigError(f"{key} {path!r} cannot be read: {reason}", key=key) from None
+    text = _text_of(path, key)
     value = text.strip()
     for line in text.splitlines():
         name, equals, quoted = line.partition("=")
@@ -130,3 +154,11 @@ def _read(path: str, key: str, entry: str) -> bytes:
     if len(value) != _KEY_CHARS:
         raise ConfigError(f"{key} {path!r} holds no {entry} of 40 Z85 characters", key=key)
     return value.encode()
+
+
+def _text_of(path: str, key: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
+        raise ConfigError(f"{key} {path!r} cannot be read: {reason}", key=key) from None

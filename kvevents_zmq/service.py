@@ -1,4 +1,4 @@
-"""The sink's second thread: answers replay requests and watches who is connected.
+"""The sink's second thread: answers replay requests, admits readers, counts who is connected.
 
 While it runs, it alone uses the ROUTER and the reading end of the monitor; the sender thread alone
 uses the PUB socket. So replay never delays live traffic. Never raises into the sender.
@@ -18,6 +18,7 @@ from kvevents_zmq.replay_server import ReplayServer
 if TYPE_CHECKING:
     from kvevents_core.backend import SinkHost
     from kvevents_core.naming import StreamId
+    from kvevents_zmq.admission import Admission
     from kvevents_zmq.monitor import Monitor
 
 log = logging.getLogger("kvevents.zmq")
@@ -39,6 +40,7 @@ class SinkService:
         router: zmq.Socket[Any] | None,
         *,
         dials: str | None,
+        admission: Admission | None = None,
     ) -> None:
         """``dials`` is the endpoint of a publisher that connects, None where it binds."""
         self.error: str | None = None
@@ -46,6 +48,7 @@ class SinkService:
         self.ignored_requests = 0
         self._monitor = monitor
         self._router = router
+        self._admission = admission
         self._dials = dials
         self._lonely_at = time.monotonic() + LONELY_S
         self._warned = dials is None
@@ -93,7 +96,8 @@ class SinkService:
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for socket in (self._stopped, self._monitor.reader, self._router):
+        admits = None if self._admission is None else self._admission.socket
+        for socket in (self._stopped, self._monitor.reader, self._router, admits):
             if socket is not None:
                 poller.register(socket, zmq.POLLIN)
         went = False
@@ -133,6 +137,8 @@ class SinkService:
 
     def _turn(self) -> bool:
         """Do what is due; True if a reply went out, so that more may follow at once."""
+        if self._admission is not None:
+            self._admission.answer()
         self._watch_peers()
         server = self._server
         if server is None:
@@ -167,5 +173,7 @@ class SinkService:
 
     def _close_sockets(self) -> None:
         self._stopped.close(0)
+        if self._admission is not None:
+            self._admission.close()
         if self._router is not None:
             self._router.close()

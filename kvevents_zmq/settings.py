@@ -43,6 +43,9 @@ class ZmqSettings(BackendSettings):
     """Reader: the publisher's public key, Z85."""
     curve_server_key_file: str | None = None
     """File with that key."""
+    curve_client_keys_file: str | None = None
+    """Publisher: file with the public keys of the readers to admit, one a line; None: all that know
+    the publisher's."""
 
     @field_validator("endpoint", "replay_endpoint")
     @classmethod
@@ -72,8 +75,16 @@ class ZmqSettings(BackendSettings):
                 )
             if where.port == 0:
                 raise ValueError(f"endpoint {self.endpoint!r} is dialled and needs its real port")
+        if self.curve_client_keys_file is not None:
+            self._check_admission()
         self.check_ranks(1)
         return self
+
+    def _check_admission(self) -> None:
+        if self.curve_secret_key is None and self.curve_secret_key_file is None:
+            raise ValueError("curve_client_keys_file needs CURVE: give curve_secret_key_file, too")
+        if any(at is not None and at.scheme == "inproc" for at in (self.events, self.replay)):
+            raise ValueError("curve_client_keys_file does not go with inproc, which has no CURVE")
 
     @property
     def events(self) -> Endpoint:

@@ -20,7 +20,8 @@ import zmq
 
 from kvevents_core.backend import Record, Sink, SinkHost, SinkStatus
 from kvevents_core.errors import ClosedError, TransportError
-from kvevents_zmq.curve import publisher_keys
+from kvevents_zmq.admission import Admission
+from kvevents_zmq.curve import admitted_keys, publisher_keys
 from kvevents_zmq.frames import MAX_REQUEST_BYTES
 from kvevents_zmq.held_send import frame_sender
 from kvevents_zmq.monitor import Monitor
@@ -87,6 +88,11 @@ class ZmqSink(Sink):
 
     def _open_sockets(self) -> None:
         settings = self._settings
+        admission = None
+        admitted = admitted_keys(settings)
+        if admitted is not None:
+            admission = Admission(self._context, admitted)
+            self._sockets.append(admission.socket)
         self._pub = self._make(zmq.PUB if self._binds else zmq.XPUB, self._endpoint)
         self._pub.sndhwm = settings.hwm
         self._send_frames = frame_sender(self._pub)
@@ -105,7 +111,11 @@ class ZmqSink(Sink):
             router.maxmsgsize = MAX_REQUEST_BYTES
             self.replay_endpoint = self._bind(router, self._replay)
         self._service = SinkService(
-            self._context, monitor, router, dials=None if self._binds else self.endpoint
+            self._context,
+            monitor,
+            router,
+            dials=None if self._binds else self.endpoint,
+            admission=admission,
         )
 
     def _make(self, kind: int, endpoint: Endpoint) -> zmq.Socket[Any]:

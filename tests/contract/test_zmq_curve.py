@@ -137,6 +137,43 @@ def test_a_reader_waits_for_the_publisher_to_get_its_curve() -> None:
         source.close()
 
 
+def test_only_listed_readers_are_admitted(tmp_path) -> None:
+    """To both sockets; another key is told so, even before the publisher's thread runs."""
+    listed = tmp_path / "readers"
+    listed.write_text(f"# the router\n{OTHER_PUBLIC}\n\n")
+    settings = loopback(
+        curve_secret_key=SECRET,
+        curve_client_keys_file=str(listed),
+        replay_endpoint="tcp://127.0.0.1:0",
+    )
+    with publishing(settings) as published:
+        where = {"endpoint": published.endpoint, "replay_endpoint": published.replay_endpoint}
+        known = loopback(curve_server_key=PUBLIC, curve_secret_key=OTHER_SECRET, **where)
+        stranger = loopback(curve_server_key=PUBLIC, **where)
+        told = trouble_of(stranger, lambda: published.sink.send(records(1)))
+        assert "does not admit" in told
+        with reading(known) as source:
+            joined(source, lambda: published.sink.send(records(1)))
+            published.publish(records(3))
+            assert all_of(source, 0) == records(3)
+        with reading(stranger) as source:
+            assert source.recover(0, STREAM, 0, 1.0) is None
+
+
+def test_two_publishers_of_a_process_admit_their_own_readers(tmp_path) -> None:
+    """Each context has a handler of its own."""
+    listed = tmp_path / "readers"
+    listed.write_text(OTHER_PUBLIC)
+    keys = {"curve_secret_key": SECRET, "curve_client_keys_file": str(listed)}
+    with publishing(loopback(**keys)) as one, publishing(loopback(**keys)) as two:
+        for each in (one, two):
+            settings = loopback(
+                endpoint=each.endpoint, curve_server_key=PUBLIC, curve_secret_key=OTHER_SECRET
+            )
+            with reading(settings) as source:
+                joined(source, lambda sink=each.sink: sink.send(records(1)))
+
+
 def test_the_publisher_is_the_server_also_where_it_dials() -> None:
     """A reader that binds needs the publisher's public key alike."""
     with socket(zmq.SUB) as probe:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from kvevents_core.errors import ConfigError
 from kvevents_zmq import ZmqBackend, ZmqSettings
-from kvevents_zmq.curve import publisher_keys, reader_keys
+from kvevents_zmq.curve import admitted_keys, publisher_keys, reader_keys
 
 KEY = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 """Public key of the example in RFC 32 of the ZeroMQ project."""
@@ -39,6 +39,8 @@ def test_the_defaults_are_the_engines() -> None:
         {"curve_server_key": "short"},
         {"curve_server_key": KEY, "curve_server_key_file": "f"},
         {"curve_secret_key": "short"},
+        {"curve_client_keys_file": "f"},
+        {"endpoint": "inproc://x", "curve_secret_key": KEY, "curve_client_keys_file": "f"},
     ],
 )
 def test_wrong_settings_are_refused(keys: dict[str, object]) -> None:
@@ -161,3 +163,16 @@ class TestCurveKeys:
                 publisher_keys(ZmqSettings(curve_secret_key_file=str(path)))
             assert caught.value.key == "curve_secret_key_file"
             assert "not a key" not in str(caught.value)
+
+    def test_admitted_keys_are_read_line_by_line(self, tmp_path) -> None:
+        """Comments and blank lines aside; a line that is no key is named by its number only."""
+        listed = tmp_path / "readers"
+        listed.write_text(f"# routers\n{self.PUBLIC}\n\n  {KEY}  \n")
+        settings = ZmqSettings(curve_secret_key=self.SECRET, curve_client_keys_file=str(listed))
+        assert admitted_keys(settings) == {self.PUBLIC.encode(), KEY.encode()}
+        listed.write_text(f"{self.PUBLIC}\n{'~' * 40}\n")
+        with pytest.raises(ConfigError, match="entry 2") as caught:
+            admitted_keys(settings)
+        assert caught.value.key == "curve_client_keys_file"
+        assert "~~~" not in str(caught.value)
+        assert admitted_keys(ZmqSettings()) is None
