@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConfigurationError, KafkaError
 from kafka.net.compat import KafkaNetClient
 
+from kvevents_core import ConfigError
 from kvevents_kafka.client_log import client_log
 from kvevents_kafka.settings import KafkaSettings
 
@@ -90,8 +91,7 @@ def producer(settings: KafkaSettings, client_id: str, *, batch_size: int | None 
     """Return a producer that is connecting.
 
     Raises:
-        KafkaError: The options do not fit together, as kafka-python sees it.
-        ValueError: kafka-python refuses an option.
+        ConfigError: kafka-python refuses an option.
     """
     options = _common(settings, client_id) | {
         "acks": "all" if settings.is_idempotent else int(settings.acks),
@@ -115,7 +115,11 @@ def producer(settings: KafkaSettings, client_id: str, *, batch_size: int | None 
 
 
 def consumer(settings: KafkaSettings, client_id: str, **special: Any) -> Client:
-    """Return a consumer without a group that is connecting."""
+    """Return a consumer without a group that is connecting.
+
+    Raises:
+        ConfigError: kafka-python refuses an option.
+    """
     options = _common(settings, client_id) | {
         "group_id": None,
         "enable_auto_commit": False,
@@ -174,11 +178,16 @@ def _make(kind: Any, options: dict[str, Any], settings: KafkaSettings, client_id
     client_log.attach()
     try:
         api = kind(**{name: wanted[name] for name in wanted if name in kind.DEFAULT_CONFIG})
-    except BaseException:
+    except Exception as error:
         # kafka-python leaves the thread of a client that failed in its constructor running.
         for net in made:
             net.close()
-        raise
+        if isinstance(error, KafkaError) and not isinstance(error, KafkaConfigurationError):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"kafka-python refuses its options: {what}; look at kafka_options", key="kafka_options"
+        ) from error
     # kafka-python 3.0.12 takes the option and does not hand it on to where it counts.
     may_create = wanted.get("allow_auto_create_topics", False)
     made[0].cluster.config["allow_auto_create_topics"] = may_create

@@ -50,7 +50,8 @@ class KafkaSource(Source):
         reader: What to read, and from where.
 
     Raises:
-        ConfigError: Kafka does not allow the topic's name, or ``reader.start`` is no start.
+        ConfigError: Kafka does not allow the topic's name, ``reader.start`` is no start, or
+            kafka-python refuses an option.
     """
 
     def __init__(self, settings: KafkaSettings, reader: ReaderOptions) -> None:

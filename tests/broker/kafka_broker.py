@@ -28,7 +28,7 @@ LISTENERS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USERS = {"alice": "alice-secret", "bob": "bob-secret", "nobody": "nobody-secret"}
 """SASL users and their passwords. None of them may do anything before an ACL says so."""
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
 JVM_OPTIONS = (
     "-Xms128m",
