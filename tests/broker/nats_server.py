@@ -22,7 +22,14 @@ START_TIMEOUT_S = 15.0
 
 
 def find_binary() -> str | None:
-    """Return the nats-server beside this interpreter or on PATH, or None."""
+    """Return the nats-server to test with, or None.
+
+    ``KVEVENTS_TEST_NATS_BINARY`` if set (another version), the one beside this interpreter, or the
+    one on PATH.
+    """
+    named = os.environ.get("KVEVENTS_TEST_NATS_BINARY")
+    if named:
+        return named
     beside = Path(sys.executable).parent / "nats-server"
     return str(beside) if beside.is_file() else shutil.which("nats-server")
 
@@ -152,9 +159,10 @@ class NatsServer:
         self._monitor_port = urlparse(found["monitoring"][0]).port
 
     def _await_health(self) -> None:
-        # A member of a cluster is not healthy before the others are there.
-        page = "healthz?js-server-only=true" if "cluster" in self.config else "healthz"
-        self._wait(lambda: self.monitor(page)["status"] == "ok", "health")
+        if "cluster" in self.config:  # a member is not healthy before the others are there
+            self._wait(lambda: self.monitor("varz")["server_id"], "answer")
+        else:
+            self._wait(lambda: self.monitor("healthz")["status"] == "ok", "health")
 
     def _wait(self, condition: Any, what: str) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -63,6 +63,9 @@ class Cluster:
             )
             for number, port in enumerate(routes)
         ]
+
+    def start(self) -> None:
+        """Start all three and wait until they have found together."""
         for server in self.servers:
             server.start()
         wait_until(self._has_leader, 30, "a leader of the cluster")
@@ -99,6 +102,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     require_binary()
     made = Cluster(tmp_path)
     try:
+        made.start()
         yield made
     finally:
         made.close()
