@@ -92,7 +92,8 @@ class InFlight:
         """Note that the sink took the first ``count`` records; return those that are settled."""
         settled: list[Settled] = []
         taken_bytes = 0
-        for _ in range(count):
+        # A sink that claims more than it was offered must not upset the counters.
+        for _ in range(min(count, len(self._pending))):
             record = self._pending.popleft()
             taken_bytes += len(record.payload)
             if self._confirms:
