@@ -33,7 +33,7 @@ class ConfirmationPromises:
         peer.stop()
         first = driver.next_seq
         driver.queue([b"nobody can say yes to this"] * 50)
-        driver.run_for(0.3)
+        driver.run_for(0.2)
         queued = range(first, driver.next_seq)
         yes = [r for r in driver.receipts if r.last_seq in queued and r.rejected is None]
         assert yes == []

@@ -56,7 +56,7 @@ class OwnershipPromises:
         older.run_until(is_told, f"the older publisher learns of epoch {newer.epoch}")
         newer.send([b"still mine"])
         newer.settle()
-        newer.run_for(0.2)
+        newer.run_for(0.1)
         assert newer.sink.status().superseded_by is None, "the newer one gave way to the older"
 
     def test_second_publisher_fails_at_once(self, rig: Rig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 import time
@@ -23,7 +22,6 @@ class Resources(NamedTuple):
 
 def held() -> Resources:
     """Return what this process holds now; no descriptors where the system does not list them."""
-    gc.collect()
     threads = frozenset(f"thread {t.name} ({t.ident})" for t in threading.enumerate())
     native = Path("/proc/self/task")
     if native.exists():  # threads of C libraries too

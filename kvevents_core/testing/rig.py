@@ -31,6 +31,7 @@ class Watch:
     def attach(self) -> None:
         """Send records until one is seen: a transport without memory loses the first ones."""
         deadline = time.monotonic() + self._driver.patience_s
+        self._driver.send([b"\x93warm-up"])
         while not self._observer.poll(0.02):
             if time.monotonic() > deadline:
                 raise AssertionError(f"the observer saw nothing of {self._driver.stream}")
