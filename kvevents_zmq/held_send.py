@@ -16,27 +16,29 @@ from typing import Any, Final
 
 import zmq
 
+from kvevents_zmq.frames import SEQ_BYTES
+
 HELD_MAX_BYTES: Final = 65_536
 """A larger payload is copied without the lock, which its copying would hold too long."""
-SendFrames = Callable[[bytes, bytes, bytes], None]
+SendFrames = Callable[[bytes, bytes], None]
 _MORE: Final = int(zmq.SNDMORE | zmq.DONTWAIT)
 _LAST: Final = int(zmq.DONTWAIT)
 
 
-def frame_sender(socket: zmq.Socket[Any]) -> SendFrames:
-    """Return what sends (topic, seq, payload) as one message of ``socket``, a PUB or XPUB.
+def frame_sender(socket: zmq.Socket[Any], topic: bytes) -> SendFrames:
+    """Return what sends ``topic``, a seq and a payload as one message of ``socket``, a PUB or XPUB.
 
     It raises ``zmq.ZMQError`` if libzmq refuses the first frame; then nothing was taken.
     """
-    plain = _plain_sender(socket)
+    plain = _plain_sender(socket, topic)
     zmq_send = _find_zmq_send()
-    return plain if zmq_send is None else _held_sender(socket, zmq_send, plain)
+    return plain if zmq_send is None else _held_sender(socket, topic, zmq_send, plain)
 
 
-def _plain_sender(socket: zmq.Socket[Any]) -> SendFrames:
+def _plain_sender(socket: zmq.Socket[Any], topic: bytes) -> SendFrames:
     send = socket.send
 
-    def send_frames(topic: bytes, seq: bytes, payload: bytes) -> None:
+    def send_frames(seq: bytes, payload: bytes) -> None:
         send(topic, _MORE)
         send(seq, _MORE)
         send(payload, _LAST)
@@ -44,8 +46,12 @@ def _plain_sender(socket: zmq.Socket[Any]) -> SendFrames:
     return send_frames
 
 
-def _held_sender(socket: zmq.Socket[Any], zmq_send: Any, plain: SendFrames) -> SendFrames:
-    address = ctypes.c_void_p(socket.underlying)
+def _held_sender(
+    socket: zmq.Socket[Any], topic: bytes, zmq_send: Any, plain: SendFrames
+) -> SendFrames:
+    # Without declared argument types ctypes takes these as they are, at half the cost.
+    address, size_t = ctypes.c_void_p(socket.underlying), ctypes.c_size_t
+    topic_size, seq_size = size_t(len(topic)), size_t(SEQ_BYTES)
 
     def send_again(frame: bytes, flags: int) -> None:
         """Send ``frame``, which was refused once, unless a signal was not the reason."""
@@ -55,19 +61,19 @@ def _held_sender(socket: zmq.Socket[Any], zmq_send: Any, plain: SendFrames) -> S
                 raise zmq.Again(error)
             if error != errno.EINTR:
                 raise zmq.ZMQError(error)
-            if zmq_send(address, frame, len(frame), flags) >= 0:
+            if zmq_send(address, frame, size_t(len(frame)), flags) >= 0:
                 return
 
-    def send_frames(topic: bytes, seq: bytes, payload: bytes) -> None:
+    def send_frames(seq: bytes, payload: bytes) -> None:
         size = len(payload)
         if size > HELD_MAX_BYTES:
-            plain(topic, seq, payload)
+            plain(seq, payload)
             return
-        if zmq_send(address, topic, len(topic), _MORE) < 0:
+        if zmq_send(address, topic, topic_size, _MORE) < 0:
             send_again(topic, _MORE)
-        if zmq_send(address, seq, 8, _MORE) < 0:
+        if zmq_send(address, seq, seq_size, _MORE) < 0:
             send_again(seq, _MORE)
-        if zmq_send(address, payload, size, _LAST) < 0:
+        if zmq_send(address, payload, size_t(size), _LAST) < 0:
             send_again(payload, _LAST)
 
     return send_frames
@@ -87,6 +93,5 @@ def _find_zmq_send() -> Any:
         return None
     if tuple(version) != zmq.zmq_version_info():
         return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
     found.restype = ctypes.c_int
     return found

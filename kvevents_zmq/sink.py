@@ -95,7 +95,7 @@ class ZmqSink(Sink):
             self._sockets.append(admission.socket)
         self._pub = self._make(zmq.PUB if self._binds else zmq.XPUB, self._endpoint)
         self._pub.sndhwm = settings.hwm
-        self._send_frames = frame_sender(self._pub)
+        self._send_frames = frame_sender(self._pub, self._topic)
         monitor = self._monitor = Monitor(self._pub)
         if self._binds:
             self.endpoint = self._bind(self._pub, self._endpoint)
@@ -171,7 +171,7 @@ class ZmqSink(Sink):
         self._check_open()
         if not self._binds and not self._has_reader():
             return 0
-        send, topic, taken = self._send_frames, self._topic, 0
+        send, taken = self._send_frames, 0
         try:
             # What could fail is computed first: after the first frame nothing does, since libzmq
             # takes a message as a whole.
@@ -180,7 +180,7 @@ class ZmqSink(Sink):
                 payload = record.payload
                 if type(payload) is not bytes:
                     raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
-                send(topic, seq, payload)
+                send(seq, payload)
                 taken += 1
         except zmq.Again:
             return taken
