@@ -7,6 +7,9 @@ import threading
 import time
 from typing import Final
 
+import pytest
+
+from kvevents_core.testing.driver import SinkDriver
 from kvevents_core.testing.rig import Rig
 
 BLOCKED_S: Final = 0.05
@@ -76,6 +79,22 @@ class OutagePromises:
         driver = rig.open()
         driver.send([b"while all was well"])
         peer.stop()
+        self._must_not_block(driver)
+
+    def test_no_call_blocks_with_a_slow_peer(self, rig: Rig) -> None:
+        """C26: nor do they wait for a peer that answers late; what was sent arrives in the end."""
+        peer = rig.need_peer()
+        if not peer.can_stall:
+            pytest.skip("this peer cannot be slowed down")
+        driver = rig.open()
+        watch = rig.watch(driver)
+        peer.slow_down(0.1)
+        self._must_not_block(driver)
+        peer.start()
+        driver.settle()
+        watch.until_seq(driver.next_seq - 1)
+
+    def _must_not_block(self, driver: SinkDriver) -> None:
         spent: list[float] = []
         for number in range(40):
             driver.queue([b"%d" % number])

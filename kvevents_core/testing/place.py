@@ -47,7 +47,7 @@ class Peer(ABC):
     """The other end, to be hurt: a broker, a relay before it, or whatever a sink talks to."""
 
     can_stall: ClassVar[bool] = False
-    """``stall`` works."""
+    """``stall`` and ``slow_down`` work."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -55,11 +55,15 @@ class Peer(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Be reachable again, under the same address; from ``stop`` or ``stall``."""
+        """Be reachable again, under the same address, and as quick as before."""
 
     def stall(self) -> None:
         """Keep connections, take new ones, answer nothing."""
         raise LookupError("this peer cannot stall")
+
+    def slow_down(self, delay_s: float) -> None:
+        """Hold up everything by ``delay_s`` each time, until ``start``."""
+        raise LookupError("this peer cannot be slowed down")
 
 
 class Place(ABC):

@@ -33,6 +33,7 @@ class TcpRelay(Peer):
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
         self._stalled = threading.Event()
+        self._delay_s = 0.0
         self._ended = threading.Event()
         self.port = 0
         """The relay's own port; the same after every ``start``."""
@@ -52,8 +53,13 @@ class TcpRelay(Peer):
         """Pass nothing on any more; connections stay, new ones are taken and not answered."""
         self._stalled.set()
 
+    def slow_down(self, delay_s: float) -> None:
+        """Wait ``delay_s`` before each portion of bytes is passed on."""
+        self._delay_s = delay_s
+
     def start(self) -> None:
         """Pass everything on again."""
+        self._delay_s = 0.0
         with self._lock:
             if self._stalled.is_set():
                 self._break_all()  # what stalled is in an unknown state, as after a real outage
@@ -120,6 +126,7 @@ class TcpRelay(Peer):
         other = self._pairs[one]
         try:
             data = one.recv(_CHUNK_BYTES)
+            self._ended.wait(self._delay_s)
             if data:
                 other.sendall(data)
                 return
