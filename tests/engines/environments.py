@@ -13,6 +13,8 @@ from typing import Any
 from engines.drivers.talk import MARK
 
 DRIVERS = Path(__file__).parent / "drivers"
+CPU_PLATFORM = Path(__file__).parent / "cpu_platform"
+"""A platform plugin for vLLM's GPU wheel, so that it runs in process without a GPU."""
 
 
 class _BrokenKvevents:
@@ -104,12 +106,22 @@ class Process:
 
 
 class EngineEnvironment:
-    """Runs programs in one engine's environment with this tree installed, or without."""
+    """Runs programs in one engine's environment with this tree installed, or without.
+
+    Args:
+        python: The environment's interpreter.
+        installed: This tree as pip installs it.
+        folder: Working and home directory of what runs.
+        newer: Python files of another release of the engine, which take precedence.
+    """
 
     drivers = DRIVERS
 
-    def __init__(self, python: Path, installed: Path, folder: Path) -> None:
+    def __init__(
+        self, python: Path, installed: Path, folder: Path, *, newer: Path | None = None
+    ) -> None:
         self.python, self._installed, self.folder = python, installed, folder
+        self._newer = [] if newer is None else [str(newer), str(CPU_PLATFORM)]
         self._started: list[Process] = []
 
     def environ(self, *, with_kvevents: bool = True, **variables: str) -> dict[str, str]:
@@ -119,7 +131,7 @@ class EngineEnvironment:
             for name, value in os.environ.items()
             if not name.startswith(("KVEVENTS_", "PYTHON"))
         }
-        paths = [str(DRIVERS), *([str(self._installed)] if with_kvevents else [])]
+        paths = [*self._newer, str(DRIVERS), *([str(self._installed)] if with_kvevents else [])]
         return {
             **inherited,
             "PYTHONPATH": os.pathsep.join(paths),

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -15,6 +14,7 @@ from typing import Any
 
 from engines.build_environment import engines_home
 from engines.environments import DRIVERS, EngineEnvironment
+from engines.reading import free_ports
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 
@@ -74,7 +74,7 @@ class Server:
     def __init__(
         self, environment: EngineEnvironment, command: list[str], variables: dict[str, str]
     ) -> None:
-        self.port = _free_port()
+        self.port = free_ports(1)
         self._log = environment.folder / f"server-{self.port}.log"
         environ = environment.environ(**variables)
         with self._log.open("wb") as log:
@@ -190,12 +190,6 @@ def prompts(count: int, words: int = 40) -> list[str]:
         f"{number} " + " ".join(f"w{number}{word}" for word in range(words))
         for number in range(count)
     ]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _group_lives(group: int) -> bool:

@@ -160,7 +160,8 @@ def test_tp2_with_a_third_partys_backend(
         server.complete(prompt)
 
     def events() -> list[tuple[str, str]]:
-        lines = [json.loads(line) for path in ledger.iterdir() for line in path.open()]
+        texts = [path.read_text() for path in ledger.iterdir()]
+        lines = [json.loads(line) for text in texts for line in text.splitlines()]
         batches = [(each["stream"], bytes.fromhex(each["payload"])) for each in lines]
         decoder = BatchDecoder()
         return [

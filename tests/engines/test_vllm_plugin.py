@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines.build_environment import newer_files
 from engines.environments import BROKEN_KVEVENTS, EngineEnvironment
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(180)]
@@ -15,16 +16,21 @@ OURS = "kvevents_core.engines.vllm_publisher.KVEventsPublisher"
 STOCK = "vllm.distributed.kv_events."
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["0.32.0", "0.33.0"])
 def facts(
-    vllm_python: Path, installed: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    vllm_python: Path,
+    installed: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, Any]]:
-    """What ``drivers/vllm_plugin.py`` says, gathered in one process."""
-    environment = EngineEnvironment(vllm_python, installed, tmp_path_factory.mktemp("plugin"))
+    """What ``drivers/vllm_plugin.py`` says, gathered in one process of each release."""
+    newer = None if request.param == "0.32.0" else newer_files("vllm")
+    folder = tmp_path_factory.mktemp("plugin")
+    environment = EngineEnvironment(vllm_python, installed, folder, newer=newer)
     process = environment.start(str(environment.drivers / "vllm_plugin.py"))
-    gathered: dict[str, Any] = {}
+    gathered: dict[str, Any] = {"version": request.param}
     try:
-        while len(gathered) < 3:
+        while len(gathered) < 4:
             gathered |= process.hear(120)
         yield gathered
     finally:
@@ -45,7 +51,9 @@ def test_loading_is_cheap(facts: dict[str, Any]) -> None:
 def test_registering_twice_is_quiet(facts: dict[str, Any]) -> None:
     """One line per process, however often the plugin is called."""
     assert len(facts["loading"]["log"]) == 1
-    assert facts["loading"]["log"][0].startswith("INFO kvevents: plugged into vLLM 0.32.0")
+    assert facts["loading"]["log"][0].startswith(
+        f"INFO kvevents: plugged into vLLM {facts['version']};"
+    )
 
 
 @pytest.mark.parametrize("way", ["json", "file", "file after ="])

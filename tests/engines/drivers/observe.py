@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,3 +32,27 @@ class Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(f"{record.levelname} {record.getMessage()}")
+
+
+def read_here(flag: str) -> Callable[[list[list[int]]], bool]:
+    """Subscribe in this process; the result tells whether the mirror comes to hold ``contents``."""
+    from kvevents_core import Mirror, subscribe
+    from kvevents_core.wire import normalise_hash
+
+    subscription, mirror = subscribe(flag), Mirror()
+
+    def read_until_equal(contents: list[list[int]]) -> bool:
+        wanted = {
+            rank: frozenset(normalise_hash(each) for each in content)
+            for rank, content in enumerate(contents)
+            if content
+        }
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            for item in subscription.receive(0.1):
+                mirror.apply(item)
+            if {stream.rank: mirror.blocks(stream) for stream in mirror.streams()} == wanted:
+                return True
+        return False
+
+    return read_until_equal

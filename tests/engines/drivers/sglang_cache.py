@@ -14,9 +14,13 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from observe import kind as kind_of
+from observe import read_here
 from talk import say, wait_for_word
 
 PAGE = 4
+KINDS = ("radix", "python", "rust")
+"""The cache of each stream rank."""
 TOKENS = 256
 
 
@@ -166,20 +170,28 @@ def work(engine: Engine, steps: int) -> None:
 
 
 def main(arguments: dict[str, Any]) -> None:
-    """Load the plugins, drive the cache, say what it holds, wait, stop."""
+    """Load the plugins, drive one cache per stream rank, say what each holds, wait, stop."""
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
-    engine = Engine(arguments["cache"], arguments["flag"], stream_rank=arguments["stream_rank"])
-    publisher = engine.publisher.kv_event_publisher
+    flag = arguments["flag"]
+    engines = [Engine(kind, flag, stream_rank=rank) for rank, kind in enumerate(KINDS)]
+    publishers = [engine.publisher.kv_event_publisher for engine in engines]
+    reading = read_here(flag) if arguments.get("read_here") else None
     say(
-        started=True,
-        publisher=f"{type(publisher).__module__}.{type(publisher).__name__}",
-        local_source=publisher.describe_local_source(PAGE),
+        publishers=[kind_of(publisher) for publisher in publishers],
+        local_sources=[publisher.describe_local_source(PAGE) for publisher in publishers],
     )
     wait_for_word()
-    work(engine, arguments["steps"])
-    say(content=engine.content(), pending=len(engine.cache.take_events()))
+    for engine in engines:
+        work(engine, arguments["steps"])
+    contents = [engine.content() for engine in engines]
+    facts = {"mirror_equal": reading(contents)} if reading else {}
+    say(
+        contents=contents,
+        pending=[len(engine.cache.take_events()) for engine in engines],
+        **facts,
+    )
     wait_for_word()
 
 

@@ -14,6 +14,8 @@ import sys
 import time
 from typing import Any
 
+from observe import kind as kind_of
+from observe import read_here
 from talk import say, wait_for_word
 
 BLOCK = 4
@@ -117,18 +119,23 @@ def work(engine: Engine, steps: int) -> None:
 
 
 def main(arguments: dict[str, Any]) -> None:
-    """Parse the flag, drive the cache, say what it holds, wait, stop."""
-    config = parse(arguments["command_line"])
+    """Parse the flag, drive the cache of one stream rank, say what it holds, wait, stop."""
+    config = parse(["--kv-events-config", arguments["flag"]])
     engine = Engine(config, stream_rank=arguments["stream_rank"])
-    publisher, told = engine.publisher, engine.publisher.get_publisher_config()
+    told = engine.publisher.get_publisher_config()
+    reading = read_here(arguments["flag"]) if arguments.get("read_here") else None
+    import vllm
+
     say(
-        started=True,
-        publisher=f"{type(publisher).__module__}.{type(publisher).__name__}",
-        publisher_config=None if told is None else {key: vars(told)[key] for key in vars(told)},
+        version=vllm.__version__,
+        publisher=kind_of(engine.publisher),
+        publisher_config=None if told is None else dict(vars(told)),
     )
     wait_for_word()
     work(engine, arguments["steps"])
-    say(content=engine.content(), pending=len(engine.cache.take_events() or ()))
+    content = engine.content()
+    facts = {"mirror_equal": reading([[], content])} if reading else {}
+    say(content=content, pending=len(engine.cache.take_events() or ()), **facts)
     wait_for_word()
     engine.publisher.shutdown()
 
