@@ -85,6 +85,15 @@ class ZmqSink(Sink):
         except BaseException:
             self._abandon()
             raise
+        told = "given by bind" if settings.bind is not None else "inferred from the host"
+        log.info(
+            "stream %s %s %s (%s); replay: %s",
+            stream,
+            "is bound at" if self._binds else "dials",
+            self.endpoint,
+            told,
+            self.replay_endpoint or "none",
+        )
 
     def _open_sockets(self) -> None:
         settings = self._settings
