@@ -71,6 +71,7 @@ class Puller:
         self._inbox = nc.new_inbox()
         self._round = 0
         self._consumer = ""
+        self._next_subject = ""
         self._next_consumer_seq = 1
         self._requests: dict[int, int] = {}
         self._next_request = 0
@@ -108,6 +109,9 @@ class Puller:
         self._next_consumer_seq = 1
         self._lost = None
         self._consumer = f"kvevents-{secrets.token_hex(8)}"
+        self._next_subject = (
+            f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+        )
         await self._create_consumer(start)
         opened()
         try:
@@ -151,6 +155,7 @@ class Puller:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), TICK_S)
             self._tick()
+            self._link.check_permitted("publish", self._next_subject)
             if self._lost is not None:
                 raise ConsumerLostError(self._lost)
             if self._requests and loop.time() - self._heard_at > 2.5 * HEARTBEAT_S:
@@ -165,15 +170,13 @@ class Puller:
         if not self._requests:
             self._heard_at = asyncio.get_running_loop().time()
         self._requests[self._next_request] = more
-        subject = f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
         body = {
             "batch": more,
             "expires": int(EXPIRES_S * _NS),
             "idle_heartbeat": int(HEARTBEAT_S * _NS),
         }
         reply = f"{self._inbox}.{self._round}.{self._next_request}"
-        await self._nc.publish(subject, json.dumps(body).encode(), reply=reply)
-        self._link.check_permitted("publish", subject)
+        await self._nc.publish(self._next_subject, json.dumps(body).encode(), reply=reply)
 
     async def _on_message(self, message: Any) -> None:
         if self._lost is not None:

@@ -29,6 +29,7 @@ class _State:
     epoch: int
     next_seq: int
     held: dict[int, Stored] = field(default_factory=dict)
+    held_bytes: int = 0
     held_since: float = 0.0
 
 
@@ -38,11 +39,13 @@ class Reorder:
     Args:
         wait_s: How long a hole is held open.
         limit: Most records held per stream.
+        limit_bytes: Most payload bytes held per stream.
     """
 
-    def __init__(self, wait_s: float, limit: int) -> None:
+    def __init__(self, wait_s: float, limit: int, limit_bytes: int = 2**25) -> None:
         self._wait_s = wait_s
         self._limit = limit
+        self._limit_bytes = limit_bytes
         self._states: dict[StreamId, _State] = {}
 
     def push(self, stored: Stored, now: float) -> list[Stored]:
@@ -62,7 +65,9 @@ class Reorder:
         if not state.held:
             state.held_since = now
         state.held[record.seq] = stored
-        return self._release(state) if len(state.held) >= self._limit else []
+        state.held_bytes += len(record.payload)
+        full = len(state.held) >= self._limit or state.held_bytes >= self._limit_bytes
+        return self._release(state) if full else []
 
     def due(self, now: float) -> list[Stored]:
         """Return what has been held long enough."""
@@ -85,6 +90,7 @@ class Reorder:
             if lowest.record.seq != state.next_seq and not _is_meant(lowest, state):
                 break
             del state.held[lowest.record.seq]
+            state.held_bytes -= len(lowest.record.payload)
             state.next_seq = lowest.record.seq + 1
             released.append(lowest)
         return released
@@ -92,6 +98,7 @@ class Reorder:
     def _release(self, state: _State) -> list[Stored]:
         released = [state.held[seq] for seq in sorted(state.held)]
         state.held.clear()
+        state.held_bytes = 0
         if released:
             state.next_seq = released[-1].record.seq + 1
         return released

@@ -64,6 +64,15 @@ def test_waiting_ends_with_time_or_number() -> None:
     assert seqs(reorder.push(stored(6), 20.0)) == [4, 5, 6]
 
 
+def test_what_is_held_is_bounded_in_bytes_too() -> None:
+    """A hole before large batches is given up early."""
+    reorder = Reorder(1.0, 1000, limit_bytes=100)
+    reorder.push(stored(0), 0.0)
+    large = Stored(Record(STREAM, 1, 2, bytes(60)), None, 3)
+    assert reorder.push(large, 0.0) == []
+    assert seqs(reorder.push(large._replace(record=large.record._replace(seq=3)), 0.0)) == [2, 3]
+
+
 def test_a_new_epoch_lets_go_of_the_old_one_first() -> None:
     """A new epoch lets go of the old one first."""
     reorder = Reorder(1.0, 10)
