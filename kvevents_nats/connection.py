@@ -279,7 +279,10 @@ class Connection:
             **options,
         )
         # The client's own limits do not bound a TLS handshake that never ends (nats-py 2.16).
-        await asyncio.wait_for(connecting, settings.connect_timeout_s * len(servers))
+        task = asyncio.ensure_future(connecting)
+        # Cancelled, it may end in an error of its own, which nobody waits for any more.
+        task.add_done_callback(_retrieve)
+        await asyncio.wait_for(task, settings.connect_timeout_s * len(servers))
 
     def _take_error(self, exc: Exception) -> None:
         denied = _DENIED.search(str(exc).lower())
@@ -316,6 +319,11 @@ async def round_trip(nc: Any, timeout_s: float) -> None:
     """
     await nc.flush(timeout_s)
     await nc.flush(timeout_s)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _cancel(task: asyncio.Task[None]) -> None:
