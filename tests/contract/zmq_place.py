@@ -153,10 +153,10 @@ class ZmqPlace(Place):
 
 
 class ZmqDialledPlace(ZmqPlace):
-    """Addresses that readers bind and the publisher dials."""
+    """Addresses that readers bind and the publisher dials; it serves no replay."""
 
     def __init__(self, settings: dict[str, Any], folder: str = "") -> None:
-        super().__init__({**settings, "bind": False}, folder)
+        super().__init__({**settings, "bind": False, "replay_endpoint": None}, folder)
         self.readers = ZmqReaders()
         self.peer = self.readers
 
