@@ -77,8 +77,12 @@ def make_socket(
     return made
 
 
-def bind_socket(made: zmq.Socket[Any], endpoint: Endpoint, stream: StreamId) -> str:
+def bind_socket(
+    made: zmq.Socket[Any], endpoint: Endpoint, stream: StreamId, *, reads: bool = False
+) -> str:
     """Bind ``made`` and return its real endpoint, with the port the system chose.
+
+    ``reads`` says that it is a reader's socket, where the publisher dials.
 
     Raises:
         AddressInUseError: Something listens there already.
@@ -87,7 +91,7 @@ def bind_socket(made: zmq.Socket[Any], endpoint: Endpoint, stream: StreamId) -> 
     try:
         made.bind(str(endpoint))
     except zmq.ZMQError as exc:
-        raise bind_error(exc, endpoint, stream) from exc
+        raise bind_error(exc, endpoint, stream, reads=reads) from exc
     return real_endpoint(made, endpoint)
 
 
@@ -100,24 +104,35 @@ def real_endpoint(made: zmq.Socket[Any], endpoint: Endpoint) -> str:
     return f"{str(endpoint)[:-1]}{port.rpartition(b':')[2].decode()}"
 
 
-def bind_error(exc: zmq.ZMQError, endpoint: Endpoint, stream: StreamId) -> TransportError:
+def bind_error(
+    exc: zmq.ZMQError, endpoint: Endpoint, stream: StreamId, *, reads: bool = False
+) -> TransportError:
     """Return the error to raise for ``exc``, met while binding ``endpoint`` for ``stream``."""
     if exc.errno == errno.EADDRINUSE:
-        return address_in_use(endpoint, stream)
+        return address_in_use(endpoint, stream, reads=reads)
     reason = _ADVICE.get(exc.errno or 0, exc.strerror or "unknown reason")
     return TransportError(
         f"cannot bind {endpoint} for stream {stream}: {reason}", address=str(endpoint)
     )
 
 
-def address_in_use(endpoint: Endpoint, stream: StreamId) -> AddressInUseError:
+def address_in_use(
+    endpoint: Endpoint, stream: StreamId, *, reads: bool = False
+) -> AddressInUseError:
     """Return the error that says another socket has ``endpoint``."""
-    return AddressInUseError(
-        f"{endpoint} is taken already, so stream {stream} has no address. Check whether another "
-        f"engine on this host uses the same endpoint, whether an earlier run still lives, and "
-        f"whether two ranks of this engine both claim stream rank {stream.rank}",
-        address=str(endpoint),
-    )
+    if reads:
+        advice = (
+            f"so no reader of stream {stream} can listen there. The publisher dials this endpoint: "
+            f"check whether another reader has it, or whether the publisher binds after all (then "
+            f'give the reader "bind": true)'
+        )
+    else:
+        advice = (
+            f"so stream {stream} has no address. Check whether another engine on this host uses "
+            f"the same endpoint, whether an earlier run still lives, and whether two ranks of this "
+            f"engine both claim stream rank {stream.rank}"
+        )
+    return AddressInUseError(f"{endpoint} is taken already, {advice}", address=str(endpoint))
 
 
 @cache

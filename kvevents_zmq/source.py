@@ -7,6 +7,7 @@ what the connections went through comes as notices. Never interprets a payload.
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import time
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from kvevents_zmq.endpoints import Endpoint
     from kvevents_zmq.settings import ZmqSettings
 
+log = logging.getLogger("kvevents.zmq")
+
+LONELY_S: Final = 30.0
+"""A listening reader that nobody dials for this long says so."""
 MOST_ARRIVALS: Final = 4096
 """After so many a ``receive`` returns, whatever else waits."""
 
@@ -58,6 +63,9 @@ class ZmqSource(Source):
         self._waiting: dict[int, None] = {}
         """Ranks that may hold something unread, the longest waiting first."""
         self._given_up: set[int] = set()
+        self._lonely: set[int] = set()
+        """Ranks that listen and that no publisher has dialled yet."""
+        self._lonely_at = time.monotonic() + LONELY_S
         self.endpoints: dict[int, str] = {}
         """Where each channel dials or, with the real port, listens."""
         try:
@@ -94,8 +102,9 @@ class ZmqSource(Source):
             channel.connect(endpoint)
             self.endpoints[rank] = str(endpoint)
         else:
-            bind = partial(bind_socket, endpoint=endpoint, stream=stream)
+            bind = partial(bind_socket, endpoint=endpoint, stream=stream, reads=True)
             self.endpoints[rank] = channel.bind(bind)
+            self._lonely.add(rank)
         # libzmq's descriptors instead of zmq_poll: its cost grows with the streams that have
         # something, not with all there are.
         self._selector.register(int(channel.socket.fd), selectors.EVENT_READ, rank)
@@ -124,6 +133,8 @@ class ZmqSource(Source):
             for key, _ in self._selector.select(left_s):
                 self._waiting[key.data] = None
             arrivals = self._drain()
+            if self._lonely and time.monotonic() >= self._lonely_at:
+                self._warn_of_loneliness()
             left_s = end_at - time.monotonic()
             if arrivals or left_s <= 0:
                 return arrivals
@@ -146,6 +157,19 @@ class ZmqSource(Source):
             if len(arrivals) >= MOST_ARRIVALS:
                 break
         return arrivals
+
+    def _warn_of_loneliness(self) -> None:
+        """Say once that nobody dials: a publisher that binds is never met by a reader that does."""
+        for rank in self._lonely:
+            if not self._channels[rank].monitor.made:
+                log.warning(
+                    "no publisher has dialled %s in %.0f s. A concrete host in endpoint (%s) means "
+                    'that the publisher dials; if it binds, give the reader "bind": true',
+                    self.endpoints[rank],
+                    LONELY_S,
+                    self._settings.endpoint,
+                )
+        self._lonely.clear()
 
     def channels(self) -> Mapping[int, StreamId]:
         """Return every stream rank that is read, with or without a replay socket."""

@@ -236,8 +236,22 @@ class TestAddresses:
         """Two readers of a dialling publisher cannot share its endpoint."""
         with socket(zmq.PUB) as taken:
             port = taken.bind_to_random_port("tcp://127.0.0.1")
-            with pytest.raises(TransportError):
+            with pytest.raises(TransportError, match="another reader") as caught:
                 open_source(ZmqSettings(endpoint=f"tcp://127.0.0.1:{port}"))
+            assert caught.value.address == f"tcp://127.0.0.1:{port}"
+
+    def test_a_reader_that_nobody_dials_says_so(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Both sides binding would wait for each other for ever; once is enough."""
+        monkeypatch.setattr("kvevents_zmq.source.LONELY_S", 0.05)
+        with socket(zmq.PUB) as probe:
+            port = probe.bind_to_random_port("tcp://127.0.0.1")
+        with reading(ZmqSettings(endpoint=f"tcp://127.0.0.1:{port}")) as source:
+            source.receive(0.2)
+            source.receive(0.2)
+        assert caplog.text.count("no publisher has dialled") == 1
+        assert '"bind": true' in caplog.text
 
 
 class TestHistory:
