@@ -30,7 +30,7 @@ def trial(contender: str, shape: str, chunks: int, iterations: int) -> dict[str,
         compute(iterations)
         publish(make(time.time()))
     computed = time.perf_counter()
-    while _waits(publisher):
+    while waits(publisher):
         time.sleep(0.0005)
     ended = time.perf_counter()
     found: dict[str, Any] = {"computing_s": computed - began, "total_s": ended - began}
@@ -41,7 +41,8 @@ def trial(contender: str, shape: str, chunks: int, iterations: int) -> dict[str,
     return found
 
 
-def _waits(publisher: Publisher) -> bool:
+def waits(publisher: Publisher) -> bool:
+    """Return whether batches still wait in ``publisher``."""
     if publisher.name == NONE:
         return False
     if publisher.name == OURS:

@@ -28,11 +28,15 @@ UNMEASURED_BYTES: Final = 16 * 1024 * 1024
 """How large one of them may be (some 450,000 tokens) before the byte bound is exceeded by it: a
 bound that is not many times this has every batch measured."""
 
-_BATCH_BYTES: Final = 450
-_EVENT_BYTES: Final = 420
-_INT_BYTES: Final = 36
-_PAIR_BYTES: Final = 128
-"""Memory of a batch, an event, a list item (slot and int object) and a pair, CPython 3.11."""
+_BATCH_BYTES: Final = 310
+_STORED_BYTES: Final = 290
+_OTHER_EVENT_BYTES: Final = 140
+_HASH_BYTES: Final = 57
+_DIGEST_BYTES: Final = 90
+_TOKEN_BYTES: Final = 41
+_PAIR_BYTES: Final = 138
+"""Resident memory of a batch, an event and, with its slot in a list, a 64-bit hash, a digest of 32
+bytes, a token and a pair of tokens (CPython 3.11; ``bench.memory``)."""
 
 
 class Waiting(msgspec.Struct, gc=False):
@@ -47,13 +51,17 @@ def estimate_bytes(batch: Any) -> int:
     """Return roughly how much memory ``batch`` holds; cheap enough for the engine's thread."""
     size = _BATCH_BYTES
     for event in batch.events:
-        size += _EVENT_BYTES
         hashes = getattr(event, "block_hashes", None)
         if hashes:
-            size += _INT_BYTES * len(hashes)
+            digests = type(hashes) is list and type(hashes[0]) is bytes
+            size += (_DIGEST_BYTES if digests else _HASH_BYTES) * len(hashes)
         tokens = getattr(event, "token_ids", None)
-        if tokens is not None and len(tokens):
-            size += _token_bytes(tokens)
+        if tokens is None:
+            size += _OTHER_EVENT_BYTES
+        else:
+            size += _STORED_BYTES
+            if len(tokens):
+                size += _token_bytes(tokens)
     return size
 
 
@@ -74,10 +82,9 @@ def _size_or_none(batch: Any) -> int | None:
 
 def _token_bytes(tokens: Any) -> int:
     if type(tokens) is list:
-        each = _INT_BYTES if type(tokens[0]) is int else _PAIR_BYTES
-        return each * len(tokens)
+        return (_TOKEN_BYTES if type(tokens[0]) is int else _PAIR_BYTES) * len(tokens)
     nbytes = getattr(tokens, "nbytes", None)  # numpy; array.array has itemsize only
-    return int(nbytes) if nbytes is not None else getattr(tokens, "itemsize", 36) * len(tokens)
+    return int(nbytes) if nbytes is not None else getattr(tokens, "itemsize", 41) * len(tokens)
 
 
 class Outbox:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from kvevents_core.backend import Record
 
-RECORD_OVERHEAD_BYTES: Final = 200
-"""Memory of a record beside its payload: tuple, two ints, bytes header, slot (CPython 3.11)."""
+RECORD_OVERHEAD_BYTES: Final = 185
+"""Resident memory of a record beside its payload: tuple, int, bytes header, slot (CPython 3.11;
+``bench.memory``)."""
 
 
 class ReplayRing:

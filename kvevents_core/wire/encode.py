@@ -19,6 +19,8 @@ from kvevents_core.wire.split import Packing, SplitBatch
 
 DIALECTS: Final = ("native", "array")
 
+_KEPT_BYTES: Final = 1024 * 1024
+"""A buffer that grew above this is not kept for the next batch."""
 _RANK_FIELDS: Final = ("dp_rank", "attn_dp_rank", "data_parallel_rank")
 """Ours, SGLang 0.5.23's and vLLM 0.33.0's name of the third element of a batch."""
 
@@ -41,7 +43,8 @@ class BatchEncoder:
                 f"dialect {dialect!r} is unknown; it is one of {', '.join(DIALECTS)}"
             )
         self._rank = rank
-        self._pack = msgspec.msgpack.Encoder(enc_hook=plain).encode
+        self._encode_into = msgspec.msgpack.Encoder(enc_hook=plain).encode_into
+        self._buffer = bytearray()
         self._strip: Callable[[Any], Any] | None = without_tokens if omit_token_ids else None
         self._form: Callable[[Any], Any] | None = to_positional if dialect == "array" else None
         self._reshapes = self._strip is not None or self._form is not None
@@ -72,6 +75,15 @@ class BatchEncoder:
             return self._pack(whole)
         except Exception as exc:
             return self._encode_repaired(batch, exc)
+
+    def _pack(self, whole: Any) -> bytes:
+        # Copying out of one buffer costs nothing measurable. What ``encode`` returns was shrunk in
+        # place, and for as long as it lives it holds up to twice its length (``bench.memory``).
+        self._encode_into(whole, self._buffer)
+        payload = bytes(self._buffer)
+        if len(payload) > _KEPT_BYTES:
+            self._buffer = bytearray()
+        return payload
 
     def encode_surviving(self, batch: Any) -> tuple[bytes | None, int]:
         """Return the payload of the events that can be encoded, and how many cannot.
