@@ -126,7 +126,8 @@ class OpeningPromises:
                 assert SecretStr.__name__ in str(field.annotation), f"{name} is not a SecretStr"
         if not secrets:
             return
-        shown = [self._shown(rig.settings(**secrets))]
+        kept = rig.settings(**secrets)
+        shown = [self._shown(kept), str(kept.address_of(rig.place.stream()))]
         with pytest.raises(ValidationError) as refused:
             rig.settings(**secrets, no_such_key="x")
         shown.append(str(refused.value) + repr(refused.value))

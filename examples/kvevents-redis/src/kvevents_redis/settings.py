@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from kvevents_core import BackendSettings
+from kvevents_core import BackendSettings, StreamId
+from kvevents_redis.keys import key_of
 
 
 class RedisSettings(BackendSettings):
@@ -27,6 +28,10 @@ class RedisSettings(BackendSettings):
         if parts.password is not None:
             raise ValueError("holds a password; give it as `password` or KVEVENTS_REDIS_PASSWORD")
         return url
+
+    def address_of(self, stream: StreamId) -> str:
+        """Return the server and the key, for people."""
+        return f"{self.url} {key_of(stream)}"
 
     def client_options(self) -> dict[str, Any]:
         """Return what every client is made with: short timeouts, and no retries of its own."""
