@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kvevents_core.backend import (
+from kvevents_core import (
     CONTRACT_VERSION,
     Backend,
     BackendSettings,
@@ -12,9 +12,9 @@ from kvevents_core.backend import (
     ReaderOptions,
     Sink,
     Source,
+    StreamId,
+    hookimpl,
 )
-from kvevents_core.hookspecs import hookimpl
-from kvevents_core.naming import StreamId
 from kvevents_zmq.settings import ZmqSettings
 
 __all__ = ["ZmqBackend", "ZmqSettings", "kvevents_backend"]

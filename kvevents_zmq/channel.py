@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import zmq
 
-from kvevents_core.backend import Arrival, Malformed, PeersCounted, Reconnected, Record, Trouble
-from kvevents_core.naming import StreamId
+from kvevents_core import Malformed, PeersCounted, Reconnected, Record, StreamId, Trouble
+from kvevents_core.backend import Arrival
 from kvevents_zmq.endpoints import Endpoint
 from kvevents_zmq.frames import SEQ_BYTES
 from kvevents_zmq.monitor import Monitor

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kvevents_zmq.sockets import address_in_use
 
 if TYPE_CHECKING:
-    from kvevents_core.naming import StreamId
+    from kvevents_core import StreamId
     from kvevents_zmq.endpoints import Endpoint
 
 _PROBE_S = 0.5

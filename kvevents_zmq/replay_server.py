@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import zmq
 
-from kvevents_core.backend import Record, SinkHost
-from kvevents_core.naming import StreamId
+from kvevents_core import Record, SinkHost, StreamId
 from kvevents_zmq.frames import END, HEAD_REQUEST, HeadReply, format_head, parse_request
 
 CLIENT_HWM: Final = 64

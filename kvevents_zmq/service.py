@@ -16,8 +16,7 @@ import zmq
 from kvevents_zmq.replay_server import ReplayServer
 
 if TYPE_CHECKING:
-    from kvevents_core.backend import SinkHost
-    from kvevents_core.naming import StreamId
+    from kvevents_core import SinkHost, StreamId
     from kvevents_zmq.admission import Admission
     from kvevents_zmq.monitor import Monitor
 

@@ -9,9 +9,8 @@ from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from kvevents_core.backend import BackendSettings
+from kvevents_core import BackendSettings, StreamId
 from kvevents_core.errors import ConfigError
-from kvevents_core.naming import StreamId
 from kvevents_zmq import endpoints
 from kvevents_zmq.endpoints import Endpoint
 

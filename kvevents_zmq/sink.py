@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
-from kvevents_core.backend import Record, Sink, SinkHost, SinkStatus
+from kvevents_core import Record, Sink, SinkHost, SinkStatus
 from kvevents_core.errors import ClosedError, TransportError
 from kvevents_zmq.admission import Admission
 from kvevents_zmq.curve import admitted_keys, publisher_keys
@@ -38,7 +38,7 @@ from kvevents_zmq.sockets import (
 )
 
 if TYPE_CHECKING:
-    from kvevents_core.naming import StreamId
+    from kvevents_core import StreamId
     from kvevents_zmq.endpoints import Endpoint
     from kvevents_zmq.settings import ZmqSettings
 

@@ -17,7 +17,7 @@ import zmq
 from kvevents_core.errors import AddressInUseError, TransportError
 
 if TYPE_CHECKING:
-    from kvevents_core.naming import StreamId
+    from kvevents_core import StreamId
     from kvevents_zmq.curve import CurveKeys
     from kvevents_zmq.endpoints import Endpoint
 

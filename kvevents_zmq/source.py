@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
-from kvevents_core.backend import Arrival, Head, ReaderOptions, Record, Source
+from kvevents_core import Head, ReaderOptions, Record, Source, StreamId
+from kvevents_core.backend import Arrival
 from kvevents_core.errors import ClosedError, ConfigError
-from kvevents_core.naming import StreamId
 from kvevents_zmq import endpoints
 from kvevents_zmq.channel import Channel
 from kvevents_zmq.curve import reader_keys
