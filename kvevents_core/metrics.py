@@ -36,6 +36,14 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[PublisherStats], float]]]] = {
         "1 once another publisher owns the stream",
         lambda s: s.superseded_by is not None,
     ),
+    "no_events": (
+        "1 while requests are served and no block was ever reported",
+        lambda s: "no_events" in s.alarms,
+    ),
+    "block_size_mismatch": (
+        "1 once events had another block size than readers were told",
+        lambda s: "block_size" in s.alarms,
+    ),
     "sender_alive": ("1 while the sender thread runs", lambda s: s.sender_alive),
 }
 

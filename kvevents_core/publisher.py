@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kvevents_core import metrics, stats
+from kvevents_core.alarms import Alarms
 from kvevents_core.errors import ConfigError
 from kvevents_core.in_flight import InFlight
 from kvevents_core.naming import StreamId
@@ -48,6 +49,12 @@ class NullEventPublisher:
 
     def publish(self, events: Any) -> None:
         """Ignore ``events``."""
+
+    def note_requests(self, count: int = 1) -> None:
+        """Ignore ``count``."""
+
+    def expect_block_size(self, block_size: int) -> None:
+        """Ignore ``block_size``."""
 
     def shutdown(self, timeout_s: float | None = None) -> int:
         """Do nothing; return 0 batches unsent."""
@@ -113,6 +120,7 @@ class EventPublisher:
             ring=self._ring if can.serves_history else None,
             counters=self._counters,
         )
+        self._alarms = Alarms(self.stream)
         self._sink = backend.open_sink(settings, self.stream)
         self._sender = Sender(
             self.stream,
@@ -122,6 +130,7 @@ class EventPublisher:
             in_flight=self._in_flight,
             ring=self._ring,
             counters=self._counters,
+            alarms=self._alarms,
             engine=config.engine,
             heartbeat_s=config.heartbeat_s,
             clock=clock,
@@ -134,6 +143,8 @@ class EventPublisher:
         self.publish = self._outbox.put  # type: ignore[assignment,method-assign]
         self._sender.start()
         _live.add(self)
+        # Among others whether it binds or dials, which ZMQ's endpoint may leave to be inferred.
+        logger.info("kvevents: stream %s goes out by %s", self.stream, self._sink.describe())
 
     def _serve_metrics(self, endpoint: str | None) -> Callable[[], None] | None:
         if endpoint is None:
@@ -220,7 +231,19 @@ class EventPublisher:
             connected=status.connected,
             superseded_by=status.superseded_by,
             error=status.error,
+            alarms=self._alarms.raised,
         )
+
+    def note_requests(self, count: int = 1) -> None:
+        """Note that the engine served ``count`` requests; cheap. The engine's thread.
+
+        An adapter that calls this gets the alarm ``no_events`` if no block is ever reported.
+        """
+        self._alarms.note_requests(count)
+
+    def expect_block_size(self, block_size: int) -> None:
+        """Note the block size readers were told; events with another raise the alarm ``block_size``."""
+        self._alarms.expect_block_size(block_size)
 
     def describe(self) -> dict[str, Any]:
         """Return who publishes what and where, JSON-able and without secrets. Any thread."""

@@ -20,6 +20,7 @@ from kvevents_core.outbox import count_events
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from kvevents_core.alarms import Alarms
     from kvevents_core.backend import Sink
     from kvevents_core.in_flight import InFlight, Settled
     from kvevents_core.naming import StreamId
@@ -65,6 +66,7 @@ class Sender:
         in_flight: What holds the records until they are settled.
         ring: What readers may replay; the sink reads it.
         counters: What the thread counts.
+        alarms: What looks at the batches and at the time.
         engine: Name of the engine, for the records' headers.
         heartbeat_s: Seconds without a record after which an empty batch is sent; 0 = never.
         clock: Unix milliseconds, for the epoch.
@@ -80,6 +82,7 @@ class Sender:
         in_flight: InFlight,
         ring: ReplayRing,
         counters: stats.SenderCounters,
+        alarms: Alarms,
         engine: str,
         heartbeat_s: float,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -91,6 +94,7 @@ class Sender:
         self._in_flight = in_flight
         self._ring = ring
         self._counters = counters
+        self._alarms = alarms
         self._engine = engine
         self._heartbeat_s = heartbeat_s
         self._clock = clock
@@ -98,6 +102,7 @@ class Sender:
         """The sink's status at the last step."""
         self._generation = 0
         self._next_log_at = 0.0
+        self._next_rejection_log_at = 0.0
         self._logged_lost = 0
         self._told_superseded = False
         self._stop_at: float | None = None
@@ -150,7 +155,7 @@ class Sender:
         """Run ``work``; whatever it raises is counted and logged, and the thread lives on."""
         try:
             return work()
-        except Exception:
+        except BaseException:  # a client's SystemExit, too, would end a thread for good
             self._counters.sender_errors += 1
             if self._counters.sender_errors <= 10:
                 logger.exception("kvevents: the sender of stream %s goes on after", self._stream)
@@ -204,6 +209,7 @@ class Sender:
 
     def _fill(self) -> int:
         waiting = self._outbox.take(GROUP_BATCHES, GROUP_BYTES)
+        self._alarms.look(waiting)
         if waiting:
             self._numbering.add(waiting, self.status.max_message_bytes)
         else:
@@ -298,6 +304,10 @@ class Sender:
         self._logged_lost = total
 
     def _log_rejected(self, seq: int, why: str) -> None:
+        now = time.monotonic()
+        if now < self._next_rejection_log_at:
+            return  # the next report of losses counts it
+        self._next_rejection_log_at = now + LOG_EVERY_S
         logger.warning(
             "kvevents: stream %s lost batch %d: the transport refused it (%s)",
             self._stream,

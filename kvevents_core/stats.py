@@ -61,6 +61,8 @@ class PublisherStats:
     superseded_by: int | None = None
     error: str | None = None
     """The transport's last trouble in one line; None while all is well."""
+    alarms: tuple[str, ...] = ()
+    """Codes of what an operator should look at although nothing failed; see ``alarms``."""
 
     @property
     def lost_batches(self) -> int:

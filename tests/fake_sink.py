@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kvevents_core.alarms import Alarms
 from kvevents_core.backend import Receipt, Record, Sink, SinkHost, SinkStatus
 from kvevents_core.errors import ClosedError
 from kvevents_core.in_flight import InFlight
@@ -27,7 +28,7 @@ class FakeSink(Sink):
         self.room: int | None = None
         self.sent: list[Record] = []
         self.receipts: list[Receipt] = []
-        self.raises: Exception | None = None
+        self.raises: BaseException | None = None
         self.host: SinkHost | None = None
         self.closed = False
 
@@ -101,6 +102,7 @@ class Line:
             in_flight=self.in_flight,
             ring=self.ring,
             counters=self.counters,
+            alarms=Alarms(STREAM),
             engine="test",
             heartbeat_s=heartbeat_s,
             clock=lambda: now_ms,

@@ -114,6 +114,24 @@ def warn_if_unnamed(config: KVEventsConfig, logger: logging.Logger) -> None:
         )
 
 
+def warn_if_cache_is_off(
+    config: KVEventsConfig, off_by: str | None, logger: logging.Logger
+) -> None:
+    """Warn that an engine whose prefix cache is off has nothing to report.
+
+    Args:
+        config: The settings.
+        off_by: The engine's option that switched the cache off, or None.
+        logger: Where the engine's operator reads.
+    """
+    if config.enabled and off_by is not None:
+        logger.warning(
+            "kvevents: [no_events] prefix caching is off (%s), so the streams will stay empty",
+            off_by,
+            extra={"kvevents_code": "no_events"},
+        )
+
+
 def describe(publisher: EventPublisher | NullEventPublisher) -> str:
     """Return one line for the engine's log: which stream this process publishes, and where."""
     facts = publisher.describe()

@@ -145,8 +145,11 @@ def _resolve_once(original: Callable[..., Any], server_args: Any) -> None:
             from sglang.srt.arg_groups.overrides import resolving_view
             from sglang.srt.runtime_context import num_dp_ranks_of
 
-            ranks = num_dp_ranks_of(resolving_view(server_args))
-            settings.backend_settings.check_ranks(ranks)
+            view = resolving_view(server_args)
+            settings.backend_settings.check_ranks(num_dp_ranks_of(view))
+            # By its option, or by SGLang itself for some models and attention backends.
+            off = getattr(view, "disable_radix_cache", False)
+            flag.warn_if_cache_is_off(settings, "disable_radix_cache" if off else None, logger)
     except KVEventsError as error:
         raise error.with_traceback(None) from None
 

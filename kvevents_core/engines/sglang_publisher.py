@@ -45,6 +45,7 @@ def _publisher_class() -> Any:
 
         def describe_local_source(self, block_size: int) -> dict[str, Any] | None:
             """Return the bound ZMQ socket for a process on this node, else None."""
+            self.kvevents.expect_block_size(block_size)
             return local_source(self.kvevents, block_size)
 
     return KVEventsPublisher

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Sequence
 
 import pytest
 from fake_sink import Line
 from waiting import wait_until
 
-from kvevents_core.backend import Receipt
+from kvevents_core.backend import Receipt, Record
 from kvevents_core.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 
 
@@ -328,3 +330,85 @@ def test_numbers_add_up(confirms: bool) -> None:
     line.step()
     lost = sum(line.counters.lost.values()) + line.outbox.lost["overflow"]
     assert line.counters.published_batches + lost == line.numbering.next_seq
+
+
+def test_a_batch_that_breaks_the_encoder_costs_itself_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C20: the batches taken from the outbox together with it are sent, behind a counted hole."""
+    line = Line()
+    encode = line.numbering._encoder.encode
+
+    def planted(each: KVEventBatch) -> bytes:
+        if each.ts == 1.0:
+            raise RuntimeError("planted")
+        return encode(each)
+
+    monkeypatch.setattr(line.numbering._encoder, "encode", planted)
+    for number in range(4):
+        line.outbox.put(batch(number))
+    logging.getLogger("kvevents").disabled = True
+    try:
+        line.step()
+    finally:
+        logging.getLogger("kvevents").disabled = False
+    assert line.sink.seqs == [0, 1, 3, 4]
+    assert line.counters.lost == {"encode": 1}
+    assert line.counters.sender_errors == 1
+
+
+def test_not_even_an_exit_ends_the_thread() -> None:
+    """SystemExit out of a client library is survived like any error (ai-dynamo/dynamo#11783)."""
+    line = Line()
+    line.sink.raises = SystemExit(1)
+    logging.getLogger("kvevents").disabled = True
+    try:
+        line.sender.start()
+        wait_until(lambda: line.counters.sender_errors >= 2)
+        line.sink.raises = None
+        line.outbox.put(batch(0))
+        wait_until(lambda: line.sink.seqs == [0, 1])
+    finally:
+        logging.getLogger("kvevents").disabled = False
+        assert line.sender.stop(1.0)
+
+
+def test_a_transport_that_refuses_everything_does_not_flood_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every refusal is counted; the log has the first one and a report from time to time."""
+    line = Line(confirms=True)
+    with caplog.at_level(logging.WARNING, "kvevents"):
+        for number in range(200):
+            line.outbox.put(batch(number))
+            line.step()
+            seq = line.sink.seqs[-1]
+            line.sink.receipts.append(Receipt(seq, seq, "not_authorized"))
+            line.step()
+    assert line.counters.lost["rejected"] >= 200
+    assert 1 <= len(caplog.records) <= 3
+
+
+def test_the_engines_thread_never_encodes_or_sends() -> None:
+    """Encoding, numbering and sending happen on one thread, which is not the engine's."""
+    line = Line()
+    threads: set[tuple[str, int]] = set()
+    encode, send = line.numbering._encoder.encode, line.sink.send
+
+    def watched_encode(each: KVEventBatch) -> bytes:
+        threads.add(("encode", threading.get_ident()))
+        return encode(each)
+
+    def watched_send(records: Sequence[Record]) -> int:
+        threads.add(("send", threading.get_ident()))
+        return send(records)
+
+    line.numbering._encoder.encode = watched_encode
+    line.sink.send = watched_send
+    line.sender.start()
+    line.outbox.put(batch(0))
+    wait_until(lambda: len(line.sink.sent) == 2)
+    line.sender.stop(1.0)
+    assert {what for what, _ in threads} == {"encode", "send"}
+    assert {ident for _, ident in threads} == {line.sender._thread.ident}
+    assert line.sender._thread.ident != threading.get_ident()
