@@ -21,7 +21,7 @@ from kvevents_core.errors import ConfigError
 PREFIX: Final = "KVEVENTS_"
 SECRETS_DIR: Final = "SECRETS_DIR"
 
-_NOT_OURS: Final = ("TEST_", "REQUIRE_BROKERS", "REPLACE_ZMQ")
+_NOT_OURS: Final = ("TEST_", "REQUIRE_", "ENGINES_HOME", "REPLACE_ZMQ")
 """Variables of the project's own test runs and of the engine adapters."""
 
 _SERVICE_LINK: Final = re.compile(
