@@ -203,6 +203,8 @@ class StreamReader:
             verdict = self._recover_up_to(state, record, mark, items)
         if verdict is Verdict.GAP:
             first = sequence.next_seq or 0
+            if sequence.epoch is None:  # the first record of all tells which life the hole is in
+                sequence.epoch = record.epoch
             self._add_gap(state, items, first, record.seq - 1, "not received and not in history")
             verdict = Verdict.NEXT
         if verdict is Verdict.NEXT:
