@@ -19,6 +19,16 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+from nats.errors import NoServersError
+
+from kvevents_nats.client import (
+    Client,
+    abandon,
+    connect,
+    describe_error,
+    describe_server,
+    new_client,
+)
 from kvevents_nats.settings import NatsSettings
 
 logger = logging.getLogger("kvevents.nats")
@@ -202,24 +212,21 @@ class Connection:
             wait_s = min(wait_s * 2, self._settings.reconnect_wait_s)
 
     async def _connect_and_serve(self) -> None:
-        import nats.aio.client
-
-        nc = nats.aio.client.Client()
+        nc = new_client(self._settings)
         closed = asyncio.Event()
         self._denied = []
         self._denial = asyncio.Event()
         try:
             await self._connect(nc, closed)
-            self._refuse_plaintext(nc)
             self.connections += 1
             self.connected = True
-            self.server = _describe_server(nc)
+            self.server = describe_server(nc)
             self._changed()
             await self._serve(nc, closed)
         finally:
             self.connected = False
             self._discovered = [server.geturl() for server in nc.discovered_servers]
-            await _abandon(nc, self._close_s)
+            await abandon(nc, self._close_s)
             self._changed()
 
     async def _serve(self, nc: Any, closed: asyncio.Event) -> None:
@@ -230,7 +237,9 @@ class Connection:
             if session.done():
                 session.result()
             else:
-                raise ConnectionError(_reason(nc.last_error) or "the server closed the connection")
+                raise ConnectionError(
+                    describe_error(nc.last_error) or "the server closed the connection"
+                )
         finally:
             lost.cancel()
             session.cancel()
@@ -238,13 +247,13 @@ class Connection:
             if not session.done():
                 # nats-py swallows a cancellation while it waits for the socket (``_flush_pending``);
                 # with the client closed the next call of the session raises instead.
-                await _abandon(nc, self._close_s)
+                await abandon(nc, self._close_s)
                 session.cancel()
                 await asyncio.wait({session}, timeout=self._close_s)
             if session.done() and not session.cancelled():
                 session.exception()
 
-    async def _connect(self, nc: Any, closed: asyncio.Event) -> None:
+    async def _connect(self, nc: Client, closed: asyncio.Event) -> None:
         settings = self._settings
         servers = list(settings.servers)
         if not settings.wants_tls or settings.tls_hostname:
@@ -258,31 +267,9 @@ class Connection:
         async def on_closed() -> None:
             closed.set()
 
-        options: dict[str, Any] = settings.login()
-        if settings.wants_tls:
-            options["tls"] = settings.tls_context()
-        if settings.tls_hostname:
-            options["tls_hostname"] = settings.tls_hostname
-        connecting = nc.connect(
-            servers=servers,
-            name=self._name,
-            error_cb=on_error,
-            closed_cb=on_closed,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0.01,
-            connect_timeout=settings.connect_timeout_s,
-            ping_interval=settings.ping_interval_s,
-            no_echo=True,
-            tls_handshake_first=settings.tls_first,
-            inbox_prefix=settings.inbox_prefix,
-            **options,
+        await connect(
+            nc, settings, servers, name=self._name, on_error=on_error, on_closed=on_closed
         )
-        # The client's own limits do not bound a TLS handshake that never ends (nats-py 2.16).
-        task = asyncio.ensure_future(connecting)
-        # Cancelled, it may end in an error of its own, which nobody waits for any more.
-        task.add_done_callback(_retrieve)
-        await asyncio.wait_for(task, settings.connect_timeout_s * len(servers))
 
     def _take_error(self, exc: Exception) -> None:
         denied = _DENIED.search(str(exc).lower())
@@ -292,63 +279,15 @@ class Connection:
         else:
             self._last_client_error = exc
 
-    def _refuse_plaintext(self, nc: Any) -> None:
-        # The client follows the server's wish, so a server without TLS would go unnoticed.
-        if self._settings.wants_tls and nc._current_server.uri.scheme != "wss":
-            required = nc._server_info.get("tls_required")
-            if not required and not self._settings.tls_first:
-                raise ConnectionError("the server offers no TLS, but tls settings are given")
-
     def _describe(self, exc: Exception) -> str:
-        import nats.errors
-
-        if isinstance(exc, nats.errors.NoServersError) and self._last_client_error is not None:
+        if isinstance(exc, NoServersError) and self._last_client_error is not None:
             exc = self._last_client_error
         if isinstance(exc, asyncio.TimeoutError):
             exc = self._last_client_error or TimeoutError("timed out")
         where = ", ".join(self._settings.servers)
         doing = "lost" if self.connections and isinstance(exc, ConnectionError) else "trouble with"
-        return f"{doing} {where}: {_reason(exc)}"
-
-
-async def round_trip(nc: Any, timeout_s: float) -> None:
-    """Return once the server has seen everything sent so far; nats-py's ``flush`` alone does not.
-
-    It writes its PING ahead of what still waits (nats-py 2.16, ``_send_ping``); after the first
-    PONG that has been written, and the second comes behind it.
-    """
-    await nc.flush(timeout_s)
-    await nc.flush(timeout_s)
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
+        return f"{doing} {where}: {describe_error(exc)}"
 
 
 def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
-
-
-async def _abandon(nc: Any, timeout_s: float) -> None:
-    """Close ``nc`` whatever state it is in; a socket that will not close is dropped."""
-    with contextlib.suppress(Exception):
-        await asyncio.wait_for(nc.close(), timeout_s)
-    writer = getattr(getattr(nc, "_transport", None), "_io_writer", None)
-    if writer is not None:
-        with contextlib.suppress(Exception):
-            writer.transport.abort()
-
-
-def _reason(exc: BaseException | None) -> str:
-    if exc is None:
-        return ""
-    text = str(exc).removeprefix("nats: ").strip("'") or type(exc).__name__
-    return text if text != "None" else type(exc).__name__
-
-
-def _describe_server(nc: Any) -> str:
-    url = nc.connected_url
-    where = url.netloc.rsplit("@", 1)[-1] if url is not None else "?"
-    info = nc._server_info
-    return f"{where} ({info.get('server_name', '?')}, nats-server {info.get('version', '?')})"

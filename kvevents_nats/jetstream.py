@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from nats.errors import NoRespondersError
+
 from kvevents_core import StreamId
 from kvevents_nats.connection import Connection
 from kvevents_nats.settings import NatsSettings
@@ -87,13 +89,11 @@ class JetStreamApi:
 
     async def request(self, verb: str, body: dict[str, Any] | None = None) -> Any:
         """Return the raw answer; raises like ``ask`` but for errors in the answer's body."""
-        import nats.errors
-
         subject = f"{self.prefix}.{verb}"
         payload = json.dumps(body).encode() if body is not None else b""
         try:
             return await self._link.ask(self._nc.request(subject, payload, timeout=ASK_S), subject)
-        except nats.errors.NoRespondersError:
+        except NoRespondersError:
             raise ApiError(
                 "JetStream is not available: off, or not for this account", 503
             ) from None

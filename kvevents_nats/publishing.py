@@ -13,7 +13,8 @@ import time
 from typing import Any, Final
 
 from kvevents_core import Record
-from kvevents_nats.connection import Connection, NotPermittedError, round_trip
+from kvevents_nats.client import round_trip
+from kvevents_nats.connection import Connection, NotPermittedError
 from kvevents_nats.jetstream import TOO_LARGE
 from kvevents_nats.settings import NatsSettings
 from kvevents_nats.subjects import HeaderEncoder

@@ -16,7 +16,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
-from kvevents_nats.connection import Connection, NotPermittedError, round_trip
+from kvevents_nats.client import round_trip
+from kvevents_nats.connection import Connection, NotPermittedError
 from kvevents_nats.jetstream import ASK_S, JetStreamApi, StreamError, StreamFacts
 
 BATCH: Final = 512

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from kvevents_core import Receipt, Record, Sink, SinkHost, SinkStatus, StreamId
 from kvevents_core.errors import ClosedError
-from kvevents_nats.connection import Connection, NotPermittedError, round_trip
+from kvevents_nats.client import round_trip
+from kvevents_nats.connection import Connection, NotPermittedError
 from kvevents_nats.jetstream import (
     ApiError,
     JetStreamApi,

@@ -19,7 +19,8 @@ from kvevents_core import Malformed, ReaderOptions, Record, Source, Trouble
 from kvevents_core.backend import Arrival
 from kvevents_core.errors import ClosedError, ConfigError
 from kvevents_nats.arrivals import Arrivals
-from kvevents_nats.connection import Connection, NotPermittedError, round_trip
+from kvevents_nats.client import round_trip
+from kvevents_nats.connection import Connection, NotPermittedError
 from kvevents_nats.jetstream import ApiError, JetStreamApi, StreamError, StreamFacts
 from kvevents_nats.pull import BATCH, ConsumerLostError, Puller
 from kvevents_nats.reorder import Reorder, Stored

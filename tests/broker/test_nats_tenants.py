@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -232,14 +233,23 @@ def test_an_untrusted_server_is_refused_by_name_of_the_cause(
     publisher.shutdown(0.2)
 
 
-def test_a_server_without_tls_is_refused_where_tls_is_set(
-    nats_url: str, tenant: str, certificates: Certificates
+def test_a_server_without_tls_is_refused_before_it_is_told_anything(
+    tenant: str, certificates: Certificates
 ) -> None:
-    """Nothing is published in the clear because a server did not ask for TLS."""
-    publisher = open_publisher(configure(nats_url, tenant, tls_ca=str(certificates.ca)))
-    wait_until(lambda: "no TLS" in (publisher.stats().error or ""), what="the refusal")
-    assert publisher.stats().published_batches == 0
-    publisher.shutdown(0.2)
+    """A server that offers no TLS gets neither password nor record."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        publisher = open_publisher(
+            configure(url, tenant, tls_ca=str(certificates.ca), user="u", password="secret")
+        )
+        peer, _ = listener.accept()
+        with peer:
+            peer.settimeout(10)
+            peer.sendall(b'INFO {"server_id":"x","max_payload":1048576,"auth_required":true}\r\n')
+            assert peer.recv(1000) == b""
+        wait_until(lambda: "no TLS" in (publisher.stats().error or ""), what="the refusal")
+        publisher.shutdown(0.2)
 
 
 def test_credentials_files_log_in_and_revoked_ones_can_be_replaced_in_place(
