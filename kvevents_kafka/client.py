@@ -184,7 +184,7 @@ def _make(kind: Any, options: dict[str, Any], settings: KafkaSettings, client_id
             net.close()
         if isinstance(error, KafkaError) and not isinstance(error, KafkaConfigurationError):
             raise
-        what = f"{type(error).__name__}: {error}"
+        what = str(error) if isinstance(error, KafkaError) else f"{type(error).__name__}: {error}"
         raise ConfigError(
             f"kafka-python refuses its options: {what}; look at kafka_options", key="kafka_options"
         ) from error

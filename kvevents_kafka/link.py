@@ -75,6 +75,7 @@ class Link:
         self.connected = False
         self.last_epoch: int | None = None
         self.superseded_by: int | None = None
+        self.superseder = ""
         self.broker_limit: int | None = None
         self.partition: int | None = None
         self.partitions = 0
@@ -280,6 +281,7 @@ class Link:
         except KafkaError:
             return  # the next look covers this one
         if newest is not None and newest > ours:
+            self.superseder = end.newest_publisher
             self.superseded_by = newest
             self._host.wake()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kafka import TopicPartition
 from kafka.errors import AuthorizationError, KafkaTimeoutError
 
-from kvevents_kafka.records import RecordDecoder
+from kvevents_kafka.records import RecordDecoder, publisher_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,8 @@ class PartitionEnd:
         self._seen = 0
         """Offset up to which all has been looked at."""
         self._may_read = True
+        self.newest_publisher = ""
+        """Who wrote the highest epoch seen, in its own words."""
 
     @property
     def may_read(self) -> bool:
@@ -136,4 +138,7 @@ class PartitionEnd:
             epoch, _ = self._decoder.place(headers)
         except ValueError:
             return found
-        return epoch if found is None else max(found, epoch)
+        if found is not None and epoch <= found:
+            return found
+        self.newest_publisher = publisher_of(headers)
+        return epoch

@@ -30,6 +30,7 @@ SCHEMA: Final = b"1"
 STREAM_HEADER: Final = "kvevents-stream"
 EPOCH_HEADER: Final = "kvevents-epoch"
 SEQ_HEADER: Final = "kvevents-seq"
+PUBLISHER_HEADER: Final = "kvevents-publisher"
 LONGEST_TOPIC: Final = 249
 Headers = list[tuple[str, bytes]]
 
@@ -100,7 +101,7 @@ class HeaderEncoder:
         self._tail: Headers = [
             ("kvevents-schema", SCHEMA),
             ("kvevents-engine", engine.encode()),
-            ("kvevents-publisher", publisher.encode()),
+            (PUBLISHER_HEADER, publisher.encode()),
             ("content-type", b"application/msgpack"),
         ]
 
@@ -151,6 +152,15 @@ class RecordDecoder:
         """
         epoch = _number(headers, EPOCH_HEADER, 2**53)
         return epoch, _number(headers, SEQ_HEADER, 2**64)
+
+
+def publisher_of(headers: Sequence[tuple[str, bytes | None]]) -> str:
+    """Return who sent a record with ``headers``, printable; empty if it does not say."""
+    for name, value in headers:
+        if name == PUBLISHER_HEADER and value is not None:
+            text = value[:200].decode("utf-8", "replace")
+            return "".join(c if c.isprintable() else "?" for c in text)
+    return ""
 
 
 def _value(headers: Sequence[tuple[str, bytes | None]], wanted_name: str) -> bytes:

@@ -194,6 +194,10 @@ class KafkaSettings(BackendSettings):
             raise ValueError("ssl_certfile and ssl_keyfile belong together")
         if self.ssl_cafile and not self.security_protocol.endswith("SSL"):
             raise ValueError("ssl_cafile needs security_protocol SSL or SASL_SSL")
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise ValueError(
+                "delivery_timeout_ms must not be below linger_ms + request_timeout_ms"
+            )
         self._check_packages()
         return self
 

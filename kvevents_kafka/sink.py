@@ -270,6 +270,7 @@ class KafkaSink(Sink):
             "security_protocol": settings.security_protocol,
             "compression_type": settings.compression_type,
             "acks": settings.acks,
+            "superseded_by_publisher": link.superseder if link else "",
             "confirmed_records": self._window.confirmed,
             "rebuilt": self._generation,
         }

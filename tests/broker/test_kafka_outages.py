@@ -18,6 +18,7 @@ from broker.kafka_streams import (
     LONG,
     SHORT_CALL_S,
     Cache,
+    LogRecords,
     Reading,
     configure,
     mapping_of,
@@ -110,6 +111,29 @@ def test_a_broker_killed_at_random_moments_loses_nothing(broker: KafkaBroker, to
         reading.wait_level_with(cache, 60)
         reading.assert_complete(cache)
     assert cache.longest_call_s < SHORT_CALL_S
+    assert cache.publisher.shutdown() == 0
+
+
+def test_an_outage_longer_than_the_clients_patience_loses_nothing(
+    broker: KafkaBroker, topic: str
+) -> None:
+    """Records that the client gives up are sent again by a new client, in order."""
+    config = configure(
+        broker.bootstrap(), topic, delivery_timeout_ms=1200, request_timeout_ms=1000
+    )
+    cache = Cache(open_publisher(config))
+
+    def outage() -> None:
+        time.sleep(0.5)
+        broker.kill()
+        wait_until(lambda: any("Expiring" in text for text in log.texts), 30, "expiry")
+        broker.start()
+
+    with LogRecords() as log, Reading(config) as reading:
+        cache.during(1.0, outage)
+        reading.wait_level_with(cache, 60)
+        reading.assert_complete(cache)
+    assert cache.publisher.describe()["rebuilt"] > 0
     assert cache.publisher.shutdown() == 0
 
 

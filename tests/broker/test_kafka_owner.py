@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 from broker.kafka_fixtures import KAFKA_MARKS, kafka_garbage
 from broker.kafka_streams import (
@@ -81,7 +84,9 @@ def test_two_live_publishers_end_as_one_clean_stream(kafka_bootstrap: str, topic
             return older.publisher.stats().superseded_by is not None
 
         wait_until(older_is_told, 15, "the older publisher learns of the newer")
-        assert older.publisher.describe()["superseded_by"] == newer.publisher.stats().epoch
+        facts = older.publisher.describe()
+        assert facts["superseded_by"] == newer.publisher.stats().epoch
+        assert facts["superseded_by_publisher"] == f"{socket.gethostname()}:{os.getpid()}"
         for _ in range(50):
             newer.step()
         reading.wait_level_with(newer)

@@ -13,6 +13,7 @@ from kvevents_kafka.records import (
     HeaderEncoder,
     RecordDecoder,
     key_of,
+    publisher_of,
     topic_of,
     topic_pattern,
     wanted,
@@ -106,6 +107,16 @@ def test_the_bounds_of_epoch_and_seq() -> None:
         decoder.place([("kvevents-epoch", b"%d" % 2**53), good[1]])
     with pytest.raises(ValueError, match="seq"):
         decoder.place([good[0], ("kvevents-seq", b"%d" % 2**64)])
+
+
+def test_who_published_is_shown_as_text() -> None:
+    """What another process wrote of itself is bounded and printable."""
+    headers = HeaderEncoder(STREAM, "e", "host:1").encode(Record(STREAM, 1, 0, b""))
+    assert publisher_of(headers) == "host:1"
+    assert (
+        publisher_of([("kvevents-publisher", b"a\n\xff" + b"b" * 900)]) == "a?\ufffd" + "b" * 197
+    )
+    assert publisher_of([("kvevents-publisher", None)]) == ""
 
 
 def test_a_reader_of_every_model_knows_its_topics() -> None:

@@ -85,6 +85,7 @@ def test_topics_that_are_refused(topic: str) -> None:
         ({"acks": 2}, "acks"),
         ({"compression_type": "rar"}, "compression_type"),
         ({"linger_ms": -1}, "linger_ms"),
+        ({"delivery_timeout_ms": 5000}, "linger_ms + request_timeout_ms"),
         ({"no_such_key": 1}, "no_such_key"),
     ],
     ids=str,
