@@ -20,63 +20,80 @@ from kvevents_zmq.frames import SEQ_BYTES
 
 HELD_MAX_BYTES: Final = 65_536
 """A larger payload is copied without the lock, which its copying would hold too long."""
-SendFrames = Callable[[bytes, bytes], None]
-_MORE: Final = int(zmq.SNDMORE | zmq.DONTWAIT)
-_LAST: Final = int(zmq.DONTWAIT)
+SendMessage = Callable[[bytes, bytes], None]
+SendFrame = Callable[[bytes, int], object]
+MORE: Final = int(zmq.SNDMORE | zmq.DONTWAIT)
+LAST: Final = int(zmq.DONTWAIT)
 
 
-def frame_sender(socket: zmq.Socket[Any], topic: bytes) -> SendFrames:
+def message_sender(socket: zmq.Socket[Any], topic: bytes) -> SendMessage:
     """Return what sends ``topic``, a seq and a payload as one message of ``socket``, a PUB or XPUB.
 
     It raises ``zmq.ZMQError`` if libzmq refuses the first frame; then nothing was taken.
     """
-    plain = _plain_sender(socket, topic)
     zmq_send = _find_zmq_send()
-    return plain if zmq_send is None else _held_sender(socket, topic, zmq_send, plain)
+    if zmq_send is None:
+        return _plain_message_sender(socket, topic)
+    return _held_message_sender(socket, topic, zmq_send)
 
 
-def _plain_sender(socket: zmq.Socket[Any], topic: bytes) -> SendFrames:
+def frame_sender(socket: zmq.Socket[Any]) -> SendFrame:
+    """Return what sends one frame of ``socket`` with the flags given (``MORE`` or ``LAST``)."""
+    zmq_send = _find_zmq_send()
+    return socket.send if zmq_send is None else _held_frame_sender(socket, zmq_send)
+
+
+def _plain_message_sender(socket: zmq.Socket[Any], topic: bytes) -> SendMessage:
     send = socket.send
 
-    def send_frames(seq: bytes, payload: bytes) -> None:
-        send(topic, _MORE)
-        send(seq, _MORE)
-        send(payload, _LAST)
+    def send_message(seq: bytes, payload: bytes) -> None:
+        send(topic, MORE)
+        send(seq, MORE)
+        send(payload, LAST)
 
-    return send_frames
+    return send_message
 
 
-def _held_sender(
-    socket: zmq.Socket[Any], topic: bytes, zmq_send: Any, plain: SendFrames
-) -> SendFrames:
+def _held_message_sender(socket: zmq.Socket[Any], topic: bytes, zmq_send: Any) -> SendMessage:
     # Without declared argument types ctypes takes these as they are, at half the cost.
     address, size_t = ctypes.c_void_p(socket.underlying), ctypes.c_size_t
     topic_size, seq_size = size_t(len(topic)), size_t(SEQ_BYTES)
+    plain = _plain_message_sender(socket, topic)
+    send_frame = _held_frame_sender(socket, zmq_send)
 
-    def send_again(frame: bytes, flags: int) -> None:
-        """Send ``frame``, which was refused once, unless a signal was not the reason."""
-        while True:
+    def send_message(seq: bytes, payload: bytes) -> None:
+        size = len(payload)
+        if size > HELD_MAX_BYTES:
+            plain(seq, payload)
+            return
+        # What is refused is sent once more by ``send_frame``, which knows what to make of it.
+        if zmq_send(address, topic, topic_size, MORE) < 0:
+            send_frame(topic, MORE)
+        if zmq_send(address, seq, seq_size, MORE) < 0:
+            send_frame(seq, MORE)
+        if zmq_send(address, payload, size_t(size), LAST) < 0:
+            send_frame(payload, LAST)
+
+    return send_message
+
+
+def _held_frame_sender(socket: zmq.Socket[Any], zmq_send: Any) -> SendFrame:
+    address, size_t = ctypes.c_void_p(socket.underlying), ctypes.c_size_t
+    send = socket.send
+
+    def send_frame(frame: bytes, flags: int) -> None:
+        size = len(frame)
+        if size > HELD_MAX_BYTES:
+            send(frame, flags)
+            return
+        while zmq_send(address, frame, size_t(size), flags) < 0:
             error = ctypes.get_errno()
             if error == zmq.EAGAIN:
                 raise zmq.Again(error)
             if error != errno.EINTR:
                 raise zmq.ZMQError(error)
-            if zmq_send(address, frame, size_t(len(frame)), flags) >= 0:
-                return
 
-    def send_frames(seq: bytes, payload: bytes) -> None:
-        size = len(payload)
-        if size > HELD_MAX_BYTES:
-            plain(seq, payload)
-            return
-        if zmq_send(address, topic, topic_size, _MORE) < 0:
-            send_again(topic, _MORE)
-        if zmq_send(address, seq, seq_size, _MORE) < 0:
-            send_again(seq, _MORE)
-        if zmq_send(address, payload, size_t(size), _LAST) < 0:
-            send_again(payload, _LAST)
-
-    return send_frames
+    return send_frame
 
 
 def _find_zmq_send() -> Any:

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 import zmq
 
 from kvevents_core import Record, SinkHost, StreamId
 from kvevents_zmq.frames import END, HEAD_REQUEST, HeadReply, format_head, parse_request
+from kvevents_zmq.held_send import LAST, MORE, frame_sender
 
-CLIENT_HWM: Final = 64
+CLIENT_HWM: Final = 256
 """Messages libzmq holds for one client: what a client that stopped reading can cost, beside TCP's."""
 _PORTION_RECORDS: Final = 64
 _WAITING_REQUESTS: Final = 16
 STALLED_S: Final = 60.0
 """A client that took nothing for so long is forgotten, and asks again if it lives."""
-_MORE: Final = zmq.SNDMORE | zmq.DONTWAIT
 
 
 class _Client:
@@ -51,6 +50,7 @@ class ReplayServer:
         self.ignored = 0
         """Requests that were none, or one too many from a client."""
         self._router = router
+        self._send_frame = frame_sender(router)
         self._topic = topic
         self._stream = stream
         self._host = host
@@ -143,8 +143,8 @@ class ReplayServer:
 
     def _send(self, identity: bytes, frames: list[bytes]) -> None:
         """Send one message; a full or gone client shows at the first frame, before any is taken."""
-        send: Callable[[bytes, int], object] = self._router.send
-        send(identity, _MORE)
+        send = self._send_frame
+        send(identity, MORE)
         for frame in frames[:-1]:
-            send(frame, _MORE)
-        send(frames[-1], zmq.DONTWAIT)
+            send(frame, MORE)
+        send(frames[-1], LAST)

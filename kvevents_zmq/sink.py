@@ -23,7 +23,7 @@ from kvevents_core.errors import ClosedError, TransportError
 from kvevents_zmq.admission import Admission
 from kvevents_zmq.curve import admitted_keys, publisher_keys
 from kvevents_zmq.frames import MAX_REQUEST_BYTES
-from kvevents_zmq.held_send import frame_sender
+from kvevents_zmq.held_send import message_sender
 from kvevents_zmq.monitor import Monitor
 from kvevents_zmq.ownership import PathOwnership
 from kvevents_zmq.replay_server import CLIENT_HWM
@@ -104,7 +104,7 @@ class ZmqSink(Sink):
             self._sockets.append(admission.socket)
         self._pub = self._make(zmq.PUB if self._binds else zmq.XPUB, self._endpoint)
         self._pub.sndhwm = settings.hwm
-        self._send_frames = frame_sender(self._pub, self._topic)
+        self._send_message = message_sender(self._pub, self._topic)
         monitor = self._monitor = Monitor(self._pub)
         if self._binds:
             self.endpoint = self._bind(self._pub, self._endpoint)
@@ -180,7 +180,7 @@ class ZmqSink(Sink):
         self._check_open()
         if not self._binds and not self._has_reader():
             return 0
-        send, taken = self._send_frames, 0
+        send, taken = self._send_message, 0
         try:
             # What could fail is computed first: after the first frame nothing does, since libzmq
             # takes a message as a whole.
