@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 
 from kvevents_zmq.replay_server import ReplayServer
+from kvevents_zmq.sockets import LINGER_MS
 
 if TYPE_CHECKING:
     from kvevents_core import SinkHost, StreamId
@@ -54,6 +55,7 @@ class SinkService:
         self._failure: str | None = None
         self._room_tells = True
         self._pause_ms = _RETRY_MIN_MS
+        self._linger_ms = LINGER_MS
         self._server: ReplayServer | None = None
         self._host: SinkHost | None = None
         self._thread: threading.Thread | None = None
@@ -80,8 +82,9 @@ class SinkService:
         )
         self._thread.start()
 
-    def stop(self, timeout_s: float) -> bool:
+    def stop(self, timeout_s: float, linger_ms: int) -> bool:
         """End the thread and close its sockets; False if it did not end in time."""
+        self._linger_ms = linger_ms
         thread = self._thread
         if thread is None:
             self._close_sockets()
@@ -175,4 +178,4 @@ class SinkService:
         if self._admission is not None:
             self._admission.close()
         if self._router is not None:
-            self._router.close()
+            self._router.close(self._linger_ms)

@@ -46,6 +46,8 @@ log = logging.getLogger("kvevents.zmq")
 
 FIRST_READER_S: Final = 5.0
 """How long a publisher that dials holds its first batches back for the first subscription."""
+_SUBSCRIBE: Final = b"\x01"
+"""First byte of what an XPUB receives when a reader subscribes."""
 
 
 class ZmqSink(Sink):
@@ -77,7 +79,8 @@ class ZmqSink(Sink):
         self._owned: list[PathOwnership] = []
         self._warn_if_open()
         # An I/O thread of its own each, so that a long replay does not hold up live traffic.
-        self._context = make_context(self._endpoint, self._replay, io_threads=2)
+        io_threads = 1 if self._replay is None else 2
+        self._context = make_context(self._endpoint, self._replay, io_threads=io_threads)
         self._sockets: list[zmq.Socket[Any]] = []
         self._monitor: Monitor | None = None
         try:
@@ -188,21 +191,25 @@ class ZmqSink(Sink):
                 seq = record.seq.to_bytes(8, "big")
                 payload = record.payload
                 if type(payload) is not bytes:
-                    raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
+                    raise TypeError(f"a payload is bytes, not {type(payload)}")  # noqa: TRY301
                 send(seq, payload)
                 taken += 1
         except zmq.Again:
             return taken
         except zmq.ZMQError as exc:
             self._error = f"send failed: {exc}"
+        except (TypeError, OverflowError):
+            # What went before it went: the record at fault is told of when it comes first.
+            if not taken:
+                raise
         return taken
 
     def _has_reader(self) -> bool:
         """Whether a subscription arrived (or none did in time); also empties the XPUB's queue."""
         with contextlib.suppress(zmq.Again):
             while True:
-                self._pub.recv(zmq.DONTWAIT)
-                self._subscribed = True
+                if self._pub.recv(zmq.DONTWAIT)[:1] == _SUBSCRIBE:
+                    self._subscribed = True
         return self._subscribed or time.monotonic() >= self._hold_until
 
     def flush(self, timeout_s: float) -> bool:
@@ -218,13 +225,12 @@ class ZmqSink(Sink):
             return
         end_at = time.monotonic() + timeout_s
         try:
-            if not self._service.stop(timeout_s):
+            if not self._service.stop(timeout_s, _linger_ms(timeout_s)):
                 self._error = "the replay thread did not end in time"
                 return
             if self._monitor is not None:
                 self._monitor.close()
-            left_ms = int(1000 * (end_at - time.monotonic()))
-            self._pub.close(max(0, min(LINGER_MS, left_ms - 20)))
+            self._pub.close(_linger_ms(end_at - time.monotonic()))
             end_context(self._context)
         except zmq.ZMQError as exc:
             self._error = f"close failed: {exc}"
@@ -268,3 +274,8 @@ class ZmqSink(Sink):
                 "the token ids out with omit_token_ids",
                 " and ".join(exposed),
             )
+
+
+def _linger_ms(left_s: float) -> int:
+    """Return how long a socket may linger so that closing keeps its deadline."""
+    return max(0, min(LINGER_MS, int(1000 * left_s) - 20))

@@ -278,6 +278,18 @@ def test_a_waiting_client_does_not_keep_a_core_busy() -> None:
         assert time.process_time() - start_cpu < 0.1
 
 
+def test_closing_keeps_its_deadline_with_a_client_that_does_not_read() -> None:
+    """Its answer is given up."""
+    made = Publishing(loopback(replay_endpoint="tcp://127.0.0.1:0"))
+    with dealer_of(made, rcvhwm=1, rcvbuf=4096) as stuck:
+        made.publish(records(1000, size_bytes=100_000))
+        stuck.send_multipart([b"", bytes(8)])
+        receive(stuck)
+        start = time.monotonic()
+        made.sink.close(0.3)
+        assert time.monotonic() - start < 0.6
+
+
 def test_an_error_in_the_ring_is_shown_and_survived() -> None:
     """The thread lives on; live traffic never notices."""
     with replaying() as published, dealer_of(published) as dealer:

@@ -71,6 +71,10 @@ def test_a_record_that_cannot_be_sent_leaves_nothing_half_sent() -> None:
             published.sink.send([good[0]._replace(payload="text")])
         assert published.sink.send(good) == 2
         assert [receive(sub), receive(sub)] == [frames_of(record) for record in good]
+        bad = good[0]._replace(payload=memoryview(b"text"))
+        assert published.sink.send([*good, bad, *good]) == 2
+        assert [receive(sub), receive(sub)] == [frames_of(record) for record in good]
+        assert not sub.poll(20)
 
 
 def test_what_a_slow_reader_loses_shows_in_the_seq() -> None:
