@@ -6,6 +6,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -154,11 +157,9 @@ def describing() -> dict[str, Any]:
     return facts
 
 
-def gates() -> dict[str, Any]:
-    """Compare SGLang's rank functions with ours over every layout of up to 16 processes."""
-    from itertools import product
-
-    from sglang.srt.disaggregation import kv_events
+@contextmanager
+def placed(place: Any) -> Iterator[Any]:
+    """Make this process SGLang's process at ``place``, by SGLang's own arithmetic."""
     from sglang.srt.runtime_context import (
         derive_attention_ranks,
         derive_attn_tp_size,
@@ -166,92 +167,98 @@ def gates() -> dict[str, Any]:
         get_parallel,
     )
 
+    sizes = {
+        "tp_size": place.tp_size,
+        "attn_cp_size": place.attn_cp_size,
+        "attn_tp_size": derive_attn_tp_size(
+            tp_size=place.tp_size,
+            attn_cp_size=place.attn_cp_size,
+            attn_dp_size=place.attn_dp_size,
+        ),
+    }
+    ranks = derive_spawn_ranks(
+        world_rank=place.tp_size * place.pp_rank + place.tp_rank,
+        ep_join_rank_offset=0,
+        moe_dp_size=1,
+        moe_ep_size=1,
+        **sizes,
+    )
+    attn_tp_rank, attn_dp_rank = derive_attention_ranks(
+        tp_rank=ranks["tp_rank"],
+        attn_tp_size=sizes["attn_tp_size"],
+        attn_cp_size=place.attn_cp_size,
+    )
+    with get_parallel().override(
+        **sizes,
+        pp_size=place.pp_size,
+        dp_size=place.dp_size,
+        attn_dp_size=place.attn_dp_size,
+        tp_rank=ranks["tp_rank"],
+        pp_rank=ranks["pp_rank"],
+        attn_cp_rank=ranks["attn_cp_rank"],
+        attn_tp_rank=attn_tp_rank,
+        attn_dp_rank=attn_dp_rank,
+        dp_rank=place.dp_rank,
+    ) as parallel:
+        yield parallel
+
+
+def layouts(processes: int) -> Iterator[Any]:
+    """Yield every possible layout of up to so many processes."""
     from kvevents_core import Layout
-    from kvevents_core.engines import sglang_publisher
     from kvevents_core.errors import LayoutError
 
-    text = '{"publisher":"null"}'
-    rows, wrong, layouts = 0, [], 0
-    for tp, pp, cp, attn_dp, dp in product(
-        (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4)
-    ):
+    few = (1, 2, 4)
+    for sizes in product((1, 2, 4, 8, 16), few, few, few, few):
         try:
-            layout = Layout(tp, pp, cp, attn_dp, dp)
+            layout = Layout(*sizes)
         except LayoutError:
             continue
-        if layout.processes > 16:
-            continue
-        layouts += 1
+        if layout.processes <= processes:
+            yield layout
+
+
+def gates() -> dict[str, Any]:
+    """Compare SGLang's rank functions with ours over every layout of up to 16 processes."""
+    from sglang.srt.disaggregation import kv_events
+
+    from kvevents_core.engines import sglang_publisher
+
+    text = '{"publisher":"null"}'
+    rows, wrong, count = 0, [], 0
+    for layout in layouts(16):
+        count += 1
         published = []
-        width = derive_attn_tp_size(tp_size=tp, attn_cp_size=cp, attn_dp_size=attn_dp)
         for place in layout.placements():
-            ranks = derive_spawn_ranks(
-                world_rank=tp * place.pp_rank + place.tp_rank,
-                tp_size=tp,
-                ep_join_rank_offset=0,
-                attn_cp_size=cp,
-                attn_tp_size=width,
-                moe_dp_size=1,
-                moe_ep_size=1,
-            )
-            attn_tp_rank, attn_dp_rank = derive_attention_ranks(
-                tp_rank=ranks["tp_rank"], attn_tp_size=width, attn_cp_size=cp
-            )
-            with get_parallel().override(
-                tp_size=tp,
-                pp_size=pp,
-                attn_cp_size=cp,
-                attn_dp_size=attn_dp,
-                dp_size=dp,
-                attn_tp_size=width,
-                tp_rank=ranks["tp_rank"],
-                pp_rank=ranks["pp_rank"],
-                attn_cp_rank=ranks["attn_cp_rank"],
-                attn_tp_rank=attn_tp_rank,
-                attn_dp_rank=attn_dp_rank,
-                dp_rank=place.dp_rank,
-            ):
+            rows += 1
+            with placed(place) as parallel:
                 theirs = kv_events.is_kv_publisher_rank(text)
                 stream = kv_events.select_kv_publisher_dp_rank(
-                    attn_dp, attn_dp_rank, place.dp_rank
+                    parallel.attn_dp_size, parallel.attn_dp_rank, parallel.dp_rank
                 )
                 agrees = sglang_publisher.compare_gates(text)
                 agrees &= sglang_publisher.compare_stream_rank(stream)
-            rows += 1
             if theirs:
                 published.append(stream)
             if not agrees or theirs != place.is_publisher or stream != place.stream_rank:
                 wrong.append(str(place))
-        if sorted(published) != list(range(dp * attn_dp)):
+        if sorted(published) != list(range(layout.stream_ranks)):
             wrong.append(f"{layout}: {published}")
-    return {"layouts": layouts, "rows": rows, "wrong": wrong, "drift": drift()}
+    return {"layouts": count, "rows": rows, "wrong": wrong, "drift": drift()}
 
 
 def drift() -> dict[str, Any]:
     """Let SGLang's gate forget the pipeline rank, twice, and see what is said."""
     from sglang.srt.disaggregation import kv_events
-    from sglang.srt.runtime_context import get_parallel
 
+    from kvevents_core import Placement
     from kvevents_core.engines import sglang_publisher
 
     log = Log("kvevents_core")
     original = kv_events.is_kv_publisher_rank
     kv_events.is_kv_publisher_rank = lambda _text: True
     try:
-        with get_parallel().override(
-            tp_size=1,
-            pp_size=2,
-            attn_cp_size=1,
-            attn_dp_size=1,
-            dp_size=1,
-            attn_tp_size=1,
-            tp_rank=0,
-            pp_rank=1,
-            attn_cp_rank=0,
-            attn_tp_rank=0,
-            attn_dp_rank=0,
-            dp_rank=0,
-        ):
+        with placed(Placement(pp_rank=1, pp_size=2)):
             agreed = [sglang_publisher.compare_gates('{"publisher":"null"}') for _ in range(2)]
     finally:
         kv_events.is_kv_publisher_rank = original
