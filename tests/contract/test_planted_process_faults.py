@@ -82,7 +82,9 @@ def test_a_thread_that_holds_up_the_exit_is_noticed(install: Install) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_client_that_hangs_in_a_forked_child_is_noticed(install: Install) -> None:
     """A child that never comes back breaks C24 alone."""
-    backend = install(top="os.register_at_fork(after_in_child=lambda: time.sleep(20))")
+    # A hook cannot be unregistered: this one sleeps only while its package is installed.
+    hook = "lambda: 'faulty_backend' in sys.modules and time.sleep(20)"
+    backend = install(top=f"import sys; os.register_at_fork(after_in_child={hook})")
     assert broken(backend, ProcessPromises) >= {"C24"}
 
 
