@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import engines
-from bench.contenders import OURS
+from bench.contenders import NONE, OURS
 
 ROOT = Path(__file__).parent.parent
 TRIAL_TIMEOUT_S = 120.0
@@ -55,7 +55,7 @@ class Found:
         return [statistics.median(points) for points in zip(*curves, strict=True)]
 
     def others(self) -> list[str]:
-        return [name for name in self.trials if name not in (OURS, "none")]
+        return [name for name in self.trials if name not in (OURS, NONE)]
 
 
 def run_trial(row: str, contender: str, **settings: Any) -> dict[str, Any]:
@@ -74,11 +74,16 @@ def run_trial(row: str, contender: str, **settings: Any) -> dict[str, Any]:
     return found
 
 
+def everybody() -> list[str]:
+    """Return ours, the engines that can be had, and the contender that does nothing."""
+    return [OURS, *(engine.name for engine in engines.available()), NONE]
+
+
 def interleave(
     row: str, rounds: int, contenders: Sequence[str] | None = None, **settings: Any
 ) -> Found:
     """Run ``rounds`` rounds, in each every contender once, another one first each time."""
-    names = list(contenders or [OURS, *(engine.name for engine in engines.available())])
+    names = list(contenders or everybody()[:-1])
     found = Found({name: [] for name in names})
     for number in range(rounds):
         turn = number % len(names)

@@ -1,7 +1,7 @@
 """A decoding reader in a process of its own: plain pyzmq and a typed msgspec decoder.
 
-Run as ``python -m bench.reading ENDPOINT``. It says ``ready`` on the first message, does not count
-batches of time 0 (those only make the connection), ends at a batch of a negative time or after a
+Run as ``python -m bench.reading ENDPOINT``. It says ``ready`` on the first batch of
+time 0, does not count those (they only make the connection), ends at a batch of a negative time or after a
 silence, and then prints one line of JSON. It is the same reader for every contender.
 """
 
@@ -67,7 +67,8 @@ def read(endpoint: str) -> dict[str, Any]:
     socket.subscribe(b"")
     socket.connect(endpoint)
     receive, clock = socket.recv_multipart, time.time
-    decode(receive()[2])
+    while decode(receive()[2]).ts:  # what opens a stream has a time
+        pass
     print("ready", flush=True)
     socket.rcvtimeo = SILENCE_MS
     latencies: list[float] = []

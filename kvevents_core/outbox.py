@@ -280,6 +280,10 @@ class Outbox:
         """Return whether ``take_tail_loss`` has something to tell."""
         return not self._queue and self._next_tag > self._expected_tag
 
+    def activity(self) -> int:
+        """Return a number that changes with whatever is published, as long as nothing is taken."""
+        return len(self._queue) + self._next_tag
+
     def doze(self, pause_s: float, longest_s: float) -> None:
         """Sleep ``pause_s``, and again while nothing waits and nobody nudges, up to ``longest_s``.
 

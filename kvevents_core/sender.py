@@ -36,6 +36,8 @@ GROUP_BYTES: Final = 1024 * 1024
 a step must not hold up the engine's thread for a millisecond."""
 YIELD_S: Final = 0.00002
 """Pause between full groups, in which the engine's thread gets the interpreter lock."""
+QUIET_GROUPS: Final = 7
+"""Full groups without such a pause, after one in which nothing was published."""
 RHYTHM_S: Final = 0.001
 """Longest pause under load: the engine pays no wake-up, a batch waits 1 ms at most."""
 SHORTEST_S: Final = 0.00025
@@ -101,6 +103,7 @@ class Sender:
         self.status = SinkStatus(ready=False, connected=False)
         """The sink's status at the last step."""
         self._generation = 0
+        self._groups_to_yield = 0
         self._next_log_at = 0.0
         self._next_rejection_log_at = 0.0
         self._logged_lost = 0
@@ -137,7 +140,7 @@ class Sender:
             if worked < GROUP_BATCHES:
                 self._pause(now, now - idle_since)
             else:
-                time.sleep(YIELD_S)
+                self._yield()
         self._finish(self._stop_at)
 
     def _start_sink(self) -> int:
@@ -170,6 +173,16 @@ class Sender:
             time.sleep(STUCK_S)
         else:
             self._outbox.wait(self._longest_sleep(now))
+
+    def _yield(self) -> None:
+        if self._groups_to_yield > 0:
+            self._groups_to_yield -= 1
+            return
+        before = self._outbox.activity()
+        time.sleep(YIELD_S)
+        # Nobody published meanwhile, so nobody may be waiting for the lock: keep it a little longer.
+        is_quiet = self._outbox.activity() == before
+        self._groups_to_yield = QUIET_GROUPS if is_quiet else 0
 
     def _longest_sleep(self, now: float) -> float:
         numbering = self._numbering
