@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -162,3 +163,22 @@ def test_streams_are_never_merged() -> None:
             mirror.apply(Batch(stream, 1, seq, 0.0, [BlockStored([7], None, [1], 1, None, "GPU")]))
     mirror.apply(Batch(streams[0], 1, 2, 0.0, [BlockRemoved([7], "GPU")]))
     assert [mirror.blocks(stream) for stream in streams] == [frozenset(), {7}]
+
+
+@pytest.mark.parametrize("bind", [True, None], ids=["told", "inferred"])
+def test_whether_a_publisher_binds_or_dials_is_logged(
+    bind: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A concrete host is dialled unless told otherwise, and nobody has to guess which it was.
+
+    NVIDIA/TensorRT-LLM#17631: a host taken to mean "dial" lost every event without an error.
+    """
+    config = KVEventsConfig.from_mapping(
+        {"publisher": "zmq", "endpoint": f"tcp://127.0.0.1:{free_port()}"}
+        | ({} if bind is None else {"bind": bind})
+    )
+    with caplog.at_level(logging.INFO, "kvevents"):
+        publisher = EventPublisher(config)
+        publisher.shutdown(0.2)
+    assert f"'bind': {bind is True}" in caplog.text
+    assert publisher.describe()["bind"] is (bind is True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from kvevents_core import (
     subscribe,
 )
 from kvevents_core.items import Item
+from kvevents_core.memory import hub
 from kvevents_core.subscriber import Subscription
 
 
@@ -109,6 +112,27 @@ def test_what_zmq_drops_at_its_mark_is_fetched_from_the_ring_to_the_last_batch(
         wait_until(lambda: items.extend(subscription.receive(0.05)) or len(items) >= sent)
     assert [item.seq for item in items if isinstance(item, Batch)] == list(range(sent))
     assert len(items) == sent
+
+
+def test_a_full_queue_costs_the_engine_microseconds_and_the_log_a_line(
+    made: list[EventPublisher], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The transport stalls: publish returns in under 1 ms (vllm-project/vllm#53859), drops are counted.
+
+    They are logged from time to time, not one by one.
+    """
+    hub("full queue").stop()
+    publisher = create(made, publisher="memory", hub="full queue", max_queue_size=10)
+    spent_s = []
+    with caplog.at_level(logging.WARNING, "kvevents"):
+        for number in range(3_000):
+            begin = time.perf_counter()
+            publisher.publish(large(number))
+            spent_s.append(time.perf_counter() - begin)
+        wait_until(lambda: "lost" in caplog.text)
+    assert statistics.median(spent_s) < 0.001
+    assert publisher.stats().lost["overflow"] == 3_000 - 10
+    assert len([each for each in caplog.records if "lost" in each.message]) <= 2
 
 
 def test_shutdown_with_a_full_queue_keeps_its_deadline_and_frees_everything(
