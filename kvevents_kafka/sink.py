@@ -70,7 +70,7 @@ class KafkaSink(Sink):
         self._failed_seq: int | None = None
         self._tries = 0
         self._refused_limit: int | None = None
-        self._last_status = _COLD
+        self._known: tuple[tuple[object, ...], SinkStatus] = ((), _COLD)
         self._closed = False
 
     def start(self, host: SinkHost) -> None:
@@ -93,8 +93,7 @@ class KafkaSink(Sink):
             return _COLD
         limits = (self._settings.max_request_size, link.broker_limit, self._refused_limit)
         limit = min(each for each in limits if each is not None) - self._headers.overhead_bytes()
-        last = self._last_status
-        now = (
+        facts = (
             link.ready,
             link.connected,
             link.last_epoch,
@@ -103,17 +102,12 @@ class KafkaSink(Sink):
             max(limit, SMALLEST_LIMIT),
             link.trouble,
         )
-        if now != (
-            last.ready,
-            last.connected,
-            last.last_epoch,
-            last.superseded_by,
-            last.generation,
-            last.max_message_bytes,
-            last.error,
-        ):
-            last = self._last_status = SinkStatus(*now)
-        return last
+        # Core asks for every group: the object is made anew only if something changed.
+        known, status = self._known
+        if facts != known:
+            status = SinkStatus(*facts)
+            self._known = (facts, status)
+        return status
 
     def send(self, records: Sequence[Record]) -> int:
         """Give a prefix of ``records`` to the producer."""
