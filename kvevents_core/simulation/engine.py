@@ -77,6 +77,7 @@ class SimulatedEngine:
         chain = Chain(self.cache.block_size, request.prompt)
         stored = self.cache.store(chain)
         self.requests += 1
+        self.publisher.note_requests()
         self.hit_blocks += stored.hit
         self.prompt_blocks += len(chain.blocks)
         self._publish_step()
