@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= --layout tp=2,cp=2,pp=2
 
-.PHONY: demo test lint fix broker engines interop bench clean help
+.PHONY: demo test lint fix engines bench clean help
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -30,6 +30,13 @@ fix: $(VENV)/.tests  ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+bench: $(VENV)/.bench  ## measure beside the engines' own publishers; writes bench/RESULTS.md
+	$(BIN)/python -m bench $(BENCH)
+
+engines: $(VENV)/.tests  ## build the engines' environments (some 10 GB, outside the clone) and test in them
+	$(BIN)/python tests/engines/build_environment.py
+	KVEVENTS_REQUIRE_ENGINES=1 $(BIN)/python -W error -m pytest tests/engines $(PYTEST)
+
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
@@ -47,4 +54,8 @@ $(VENV)/.runs: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.tests: $(VENV)/.runs pyproject.toml
 	@$(call install,--group dev)
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.runs pyproject.toml
+	@$(call install,--group bench)
 	@touch $@
