@@ -18,6 +18,7 @@ from kvevents_core.backend import Arrival
 from kvevents_zmq.endpoints import Endpoint
 from kvevents_zmq.frames import SEQ_BYTES
 from kvevents_zmq.monitor import Monitor
+from kvevents_zmq.sockets import receive_frames
 
 CHUNK_RECORDS: Final = 256
 CHUNK_BYTES: Final = 8 * 2**20
@@ -90,12 +91,12 @@ class Channel:
 
     def _messages(self) -> list[Arrival]:
         messages: list[Arrival] = []
-        receive, topic, stream = self.socket.recv_multipart, self._topic, self.stream
+        socket, topic, stream = self.socket, self._topic, self.stream
         size_bytes = 0
         self.more_waits = True
         try:
             for _ in range(CHUNK_RECORDS):
-                frames = receive(zmq.DONTWAIT)
+                frames = receive_frames(socket)
                 if len(frames) == 3 and len(frames[1]) == SEQ_BYTES:
                     if frames[0] == topic:
                         seq = int.from_bytes(frames[1], "big")

@@ -24,6 +24,7 @@ from kvevents_zmq.frames import (
     parse_reply,
 )
 from kvevents_zmq.monitor import Monitor
+from kvevents_zmq.sockets import receive_frames
 
 PORTION_RECORDS: Final = 512
 PORTION_BYTES: Final = 8 * 2**20
@@ -188,7 +189,7 @@ class _Connection:
         """Return the next reply; None, with ``failed`` set, if none comes by ``end_at``."""
         while not self.failed:
             try:
-                reply = parse_reply(self._dealer.recv_multipart(zmq.DONTWAIT))
+                reply = parse_reply(receive_frames(self._dealer))
             except zmq.Again:
                 reply = None
                 self.failed = not self._wait(end_at)

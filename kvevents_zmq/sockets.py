@@ -2,7 +2,7 @@
 
 A context of its own for each sink and source, since an inherited or shared one outlives its owner's
 care; inproc alone needs the process's shared one, because only sockets of one context meet there.
-Never sends or receives.
+Never sends.
 """
 
 from __future__ import annotations
@@ -75,6 +75,22 @@ def make_socket(
     if keys is not None:
         keys.apply(made)
     return made
+
+
+def receive_frames(made: zmq.Socket[Any]) -> list[bytes]:
+    """Return the next message; at about half the cost of ``recv_multipart``.
+
+    A frame taken without copying knows whether another follows; pyzmq otherwise asks the socket.
+
+    Raises:
+        zmq.Again: None waits.
+    """
+    frame = made.recv(zmq.DONTWAIT, copy=False)
+    frames = [frame.bytes]
+    while frame.more:
+        frame = made.recv(zmq.DONTWAIT, copy=False)
+        frames.append(frame.bytes)
+    return frames
 
 
 def bind_socket(
