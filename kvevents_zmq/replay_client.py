@@ -35,8 +35,19 @@ _NEVER_MS: Final = 24 * 3600 * 1000
 class ReplayClient:
     """History of one stream, from the replay socket at ``endpoint``."""
 
-    def __init__(self, make: Callable[[], zmq.Socket[Any]], endpoint: str, topic: bytes) -> None:
-        """``make`` makes a DEALER; records under another topic than ``topic`` are passed over."""
+    def __init__(
+        self,
+        make: Callable[[], zmq.Socket[Any]],
+        endpoint: str,
+        topic: bytes,
+        *,
+        stays: bool = True,
+    ) -> None:
+        """``make`` makes a DEALER; records under another topic than ``topic`` are passed over.
+
+        ``stays`` keeps the connection for the next question; it costs four descriptors.
+        """
+        self._stays = stays
         self.trouble: str | None = None
         """Why the last call returned None."""
         self._make = make
@@ -54,6 +65,7 @@ class ReplayClient:
         if not connection.ask_head(end_at):
             self._give_up(connection, "no answer from the replay socket")
             return None
+        self._leave(connection)
         return connection.head
 
     def recover(
@@ -76,6 +88,7 @@ class ReplayClient:
             self._give_up(connection, "the replay socket fell silent")
             if not portion:
                 return None
+        self._leave(connection)
         epoch = None if connection.head is None else connection.head.epoch
         return epoch, portion
 
@@ -99,6 +112,11 @@ class ReplayClient:
         if connection is None:
             connection = self._connection = _Connection(self._make, self._endpoint)
         return connection
+
+    def _leave(self, connection: _Connection) -> None:
+        """Close ``connection`` if it need not stay and no answer is under way."""
+        if not self._stays and connection.is_idle and connection is self._connection:
+            self.close()
 
     def _give_up(self, connection: _Connection, reason: str) -> None:
         self.trouble = connection.monitor.failure or reason
@@ -131,6 +149,11 @@ class _Connection:
         """Whether the connection stands."""
         self.monitor.read()
         return self.monitor.peers > 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no answer is under way."""
+        return self._streaming_from is None
 
     def can_bring(self, first_seq: int | None) -> bool:
         """Whether ``first_seq`` (None: the head) can be asked for, or is coming, here."""

@@ -34,6 +34,8 @@ log = logging.getLogger("kvevents.zmq")
 
 LONELY_S: Final = 30.0
 """A listening reader that nobody dials for this long says so."""
+KEPT_REPLAYS: Final = 16
+"""Up to so many streams keep their replay connections; a process has often 1024 descriptors."""
 MOST_ARRIVALS: Final = 4096
 """After so many a ``receive`` returns, whatever else waits."""
 
@@ -113,7 +115,9 @@ class ZmqSource(Source):
         if settings.replay is not None:
             far = endpoints.dial(settings.replay.for_rank(rank), reader.host)
             make = self._maker(zmq.DEALER, far)
-            self._replays[rank] = ReplayClient(make, str(far), topic)
+            self._replays[rank] = ReplayClient(
+                make, str(far), topic, stays=len(self._ranks) <= KEPT_REPLAYS
+            )
 
     def _maker(self, kind: int, endpoint: Endpoint) -> Callable[[], zmq.Socket[Any]]:
         """Return what makes a socket for ``endpoint``; it does not hold on to this source."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -299,6 +300,20 @@ class TestHistory:
                 portion = source.recover(0, STREAM, first, 5.0)
                 assert portion == batch[first : first + 512]
             assert source.head(0, 5.0) == Head(STREAM, 7, 0, 5000)
+
+    def test_many_streams_fit_into_a_process_with_1024_descriptors(self, monkeypatch) -> None:
+        """Beyond some streams a replay connection lasts as long as its answer."""
+        monkeypatch.setattr("kvevents_zmq.source.KEPT_REPLAYS", 0)
+        batch = records(2000)
+        with (
+            publishing(loopback(replay_endpoint="tcp://127.0.0.1:0")) as published,
+            reading(seen_by(published)) as source,
+        ):
+            published.publish(batch)
+            files = len(list(Path("/proc/self/fd").iterdir()))
+            assert source.head(0, 5.0) == Head(STREAM, 7, 0, 2000)
+            assert all_of(source, 0) == batch
+            wait_until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= files)
 
     def test_without_a_replay_endpoint_there_is_no_history(self) -> None:
         """The stream is known all the same."""
