@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvevents_core import metrics, stats
 from kvevents_core.alarms import Alarms
+from kvevents_core.backend import SinkStatus
 from kvevents_core.errors import ConfigError
 from kvevents_core.in_flight import InFlight
 from kvevents_core.naming import StreamId
@@ -144,7 +145,7 @@ class EventPublisher:
         self._sender.start()
         _live.add(self)
         # Among others whether it binds or dials, which ZMQ's endpoint may leave to be inferred.
-        logger.info("kvevents: stream %s goes out by %s", self.stream, self._sink.describe())
+        logger.info("kvevents: stream %s goes out by %s", self.stream, self._sink_facts())
 
     def _serve_metrics(self, endpoint: str | None) -> Callable[[], None] | None:
         if endpoint is None:
@@ -247,7 +248,7 @@ class EventPublisher:
 
     def describe(self) -> dict[str, Any]:
         """Return who publishes what and where, JSON-able and without secrets. Any thread."""
-        status = self._sink.status()
+        status = self._sink_status()
         return {
             "publisher": self._publisher_name,
             "stream": str(self.stream),
@@ -259,8 +260,24 @@ class EventPublisher:
             "superseded_by": status.superseded_by,
             "error": status.error,
             "sender_alive": self._sender.is_alive(),
-            **self._sink.describe(),
+            **self._sink_facts(),
         }
+
+    def _sink_status(self) -> SinkStatus:
+        try:
+            status: Any = self._sink.status()
+            if isinstance(status, SinkStatus):
+                return status
+            fault = f"returned {status!r}"
+        except (Exception, SystemExit) as error:  # a package's fault is told, not passed on
+            fault = repr(error)
+        return replace(self._sender.status, connected=False, error=f"the sink's status: {fault}")
+
+    def _sink_facts(self) -> dict[str, Any]:
+        try:
+            return dict(self._sink.describe())
+        except (Exception, SystemExit) as error:
+            return {"fault": f"the sink's describe: {error!r}"}
 
     def _disown(self) -> None:
         """Refuse batches in a forked child: the sender thread and its client are the parent's."""

@@ -197,7 +197,10 @@ class Sender:
 
     def _step(self) -> int:
         """Do what can be done without waiting; return how many batches moved."""
-        self.status = status = self._sink.status()
+        status = self._sink.status()
+        if not isinstance(status, SinkStatus):
+            raise TypeError(f"{type(self._sink).__name__}.status returned {status!r}")
+        self.status = status
         self._log_losses()
         if status.superseded_by is not None:
             return self._discard_superseded(status.superseded_by)
