@@ -73,13 +73,15 @@ class Client:
         if topic in self.cluster.unauthorized_topics:
             return f"not authorized for topic {topic!r} (TopicAuthorizationFailed): grant an ACL"
         cause = client_log.cause(self.client_id)
-        if cause is None and self._is_missing(topic):
-            return f"topic {topic!r} does not exist, and the brokers do not create it"
-        return cause
+        if cause is not None or not self._is_missing(topic):
+            return cause
+        if not self.cluster.brokers():  # and the client's log is switched off
+            return "no broker has answered yet"
+        return f"topic {topic!r} does not exist, and the brokers do not create it"
 
     def _is_missing(self, topic: str) -> bool:
-        """Return whether brokers have said for a while that there is no ``topic``."""
-        if not self.cluster.brokers() or self.partitions(topic) is not None:
+        """Return whether ``topic`` has not been heard of for a while."""
+        if self.partitions(topic) is not None:
             self.missing_since = None
             return False
         if self.missing_since is None:

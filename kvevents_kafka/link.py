@@ -21,17 +21,18 @@ from kvevents_kafka.records import key_of
 from kvevents_kafka.topics import create_topic, size_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kvevents_core import SinkHost, StreamId
     from kvevents_kafka.client import Client
     from kvevents_kafka.settings import KafkaSettings
+    from kvevents_kafka.window import Window
 
 logger = logging.getLogger("kvevents")
 
 TICK_S: Final = 0.1
 RETRY_S: Final = 1.0
 """Pause after trouble; also the rhythm of asking for a topic that does not exist."""
+UNREACHED_S: Final = 2.0
+"""Records that wait so long without any connection are trouble, whatever the client says."""
 REMIND_S: Final = 60.0
 """The same trouble is logged again after so long."""
 
@@ -53,7 +54,7 @@ class Link:
         stream: The stream.
         topic: Its topic.
         host: What core offers.
-        own_run: Returns (first, next) offset of our latest records in the log. Any thread.
+        window: What the sender thread has under way; only looked at.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class Link:
         stream: StreamId,
         topic: str,
         host: SinkHost,
-        own_run: Callable[[], tuple[int, int]],
+        window: Window,
     ) -> None:
         self._settings = settings
         self._stream = stream
         self._topic = topic
         self._host = host
-        self._own_run = own_run
+        self._window = window
         self.client_id = settings.client_id or f"kvevents-{stream.instance}-{stream.rank}"
         # Written by this thread, read by any: each is one reference, replaced whole.
         self.ready = False
@@ -95,6 +96,7 @@ class Link:
         self._end: PartitionEnd | None = None
         self._end_client: Client | None = None
         self._look_at = 0.0
+        self._reached_at = 0.0
         self._stopping = threading.Event()
         self._nudged = threading.Event()
         self._thread = threading.Thread(
@@ -188,6 +190,7 @@ class Link:
             self._offer = Offer(candidate, partition, self._alone)
             self._wants_producer = False
         self._candidate, self._current = None, candidate
+        self._reached_at = time.monotonic()
         self.connected = self.ready = True
         if not self._trouble_lasts:
             self.confirmed()
@@ -262,7 +265,12 @@ class Link:
 
     def _note_connection(self, current: Client) -> None:
         usable = current.partitions(self._topic) is not None
-        trouble = None if usable and current.is_connected() else current.trouble(self._topic)
+        reached = usable and current.is_connected()
+        if reached or not len(self._window):
+            self._reached_at = time.monotonic()
+        trouble = None if reached else current.trouble(self._topic)
+        if trouble is None and time.monotonic() - self._reached_at > UNREACHED_S:
+            trouble = "no connection to the brokers"
         connected = usable and trouble is None  # an idle client may have no connection open
         if trouble is not None:
             self._set_trouble(trouble)
@@ -277,7 +285,7 @@ class Link:
         if ours is None or not end.may_read:
             return
         try:
-            newest = end.newer_epoch(self._own_run())
+            newest = end.newer_epoch(self._window.own_run)
         except KafkaError:
             return  # the next look covers this one
         if newest is not None and newest > ours:

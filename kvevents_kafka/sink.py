@@ -77,9 +77,7 @@ class KafkaSink(Sink):
         """Begin to connect in the background."""
         self._host = host
         self._headers = HeaderEncoder(self._stream, host.engine, host.identity)
-        self._link = Link(
-            self._settings, self._stream, self._topic, host, lambda: self._window.own_run
-        )
+        self._link = Link(self._settings, self._stream, self._topic, host, self._window)
         if find_spec("crc32c") is None:
             logger.warning(
                 "kvevents: without the package crc32c Kafka takes several times the CPU"

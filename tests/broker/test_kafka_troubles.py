@@ -8,9 +8,10 @@ outbox arrives.
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +283,33 @@ def test_a_permission_granted_later_ends_the_trouble(
         reading.wait_level_with(cache, 30)
         reading.assert_complete(cache)
     cache.publisher.shutdown()
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_trouble_is_told_with_the_clients_log_switched_off(
+    new_kafka_broker: Callable[[dict[str, str]], KafkaBroker], topic: str, was_there: bool
+) -> None:
+    """Where the application silences kafka-python's log, an outage still shows."""
+    log = logging.getLogger("kafka")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    broker = new_kafka_broker({}) if was_there else None
+    bootstrap = broker.bootstrap() if broker else "127.0.0.1:1"
+    cache = Cache(open_publisher(configure(bootstrap, topic)))
+    try:
+        cache.step()
+        if broker is not None:
+            cache.wait_delivered()
+            broker.kill()
+            cache.step()
+        wait_until(lambda: cache.publisher.describe()["error"], 15, "an error")
+        assert not cache.publisher.describe()["connected"]
+        assert "broker" in cache.publisher.describe()["error"]
+        if broker is not None:
+            broker.start()
+            cache.wait_delivered()
+            wait_until(lambda: cache.publisher.describe()["connected"], 10, "connected again")
+            assert cache.publisher.describe()["error"] is None
+    finally:
+        log.setLevel(level)
+        cache.publisher.shutdown(0.5)
