@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvevents_core.errors import AddressInUseError
+from kvevents_core.errors import AddressInUseError, TransportError
+from kvevents_core.testing.resources import held, left_over
 from kvevents_core.testing.rig import Rig
 
 EARLIER = 1_700_000_000_000
@@ -70,3 +71,14 @@ class OwnershipPromises:
         driver.send([b"undisturbed"])
         driver.sink.close(1.0)
         rig.open().send([b"free again"])
+
+    def test_address_that_cannot_be_had_fails_at_once(self, rig: Rig) -> None:
+        """C30: an address that cannot be had is a ``TransportError`` that names it; nothing stays."""
+        if not rig.place.unavailable:
+            pytest.skip("the place knows no local address that cannot be had")
+        for settings in rig.place.unavailable:
+            before = held()
+            with pytest.raises(TransportError) as refused:
+                rig.open(**settings)
+            assert refused.value.address
+            assert left_over(before, 1.0) == []

@@ -88,6 +88,8 @@ class Place(ABC):
     """Settings that leave the topic empty; None where records carry no topic."""
     bad_settings: Sequence[Mapping[str, Any]] = ()
     """Settings to be refused, on every rank alike."""
+    unavailable: Sequence[Mapping[str, Any]] = ()
+    """Settings that are sound, but lead to a local address that cannot be had."""
     secrets: Mapping[str, str] = {}
     """Secret keys with values that are accepted (not necessarily by the peer)."""
     client_modules: Sequence[str] = ()

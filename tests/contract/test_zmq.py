@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from contract.zmq_place import ZmqDialledPlace, ZmqPlace
 
+from kvevents_core.errors import AddressInUseError
 from kvevents_core.testing import BackendConformance, Rig
 from kvevents_core.testing.closing import ClosingPromises
 from kvevents_core.testing.conformance import Adopted
@@ -43,6 +44,14 @@ class TestZmqOnIpc(BackendConformance):
             driver.sink.send([good._replace(payload="text")])  # type: ignore[arg-type]
         assert driver.sink.send([good]) == 1
         assert [(one.seq, one.flaw) for one in watch.until_seq(good.seq)] == [(good.seq, None)]
+
+    def test_a_failed_opening_frees_what_it_had_taken(self, rig: Rig) -> None:
+        """C30: the event address of a publisher whose replay address was taken is free again."""
+        rig.open()
+        other = f"{rig.place.settings['endpoint']}-other"
+        with pytest.raises(AddressInUseError):
+            rig.open(endpoint=other)
+        rig.open(endpoint=other, replay_endpoint=None).send([b"free"])
 
 
 class TestZmqOnTcp(BackendConformance):

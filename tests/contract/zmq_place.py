@@ -90,6 +90,11 @@ class ZmqPlace(Place):
     distinct_names = False
     no_peer = "readers come and go unnoticed; no peer of a binding publisher can be stopped"
     client_modules = ("zmq",)
+    unavailable = (
+        {"endpoint": "ipc:///proc/no-such-folder/events"},
+        {"endpoint": "tcp://192.0.2.1:5557", "bind": True},
+        {"replay_endpoint": "ipc:///proc/no-such-folder/replay"},
+    )
     bad_settings = (
         {"endpoint": "tcp://127.0.0.1"},
         {"endpoint": "tcp://127.0.0.1:65534"},
