@@ -19,7 +19,7 @@ from kvevents_zmq.held_send import LAST, MORE, frame_sender
 
 CLIENT_HWM: Final = 256
 """Messages libzmq holds for one client: what a client that stopped reading can cost, beside TCP's."""
-_PORTION_RECORDS: Final = 64
+_PORTION_RECORDS: Final = 128
 _WAITING_REQUESTS: Final = 16
 STALLED_S: Final = 60.0
 """A client that took nothing for so long is forgotten, and asks again if it lives."""
