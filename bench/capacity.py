@@ -2,8 +2,8 @@
 
 ``KVEVENTS_TRACES`` names a folder of Mooncake traces (``*.jsonl``, kvcache-ai/Mooncake,
 ``FAST25-release/traces``); without it the made-up traffic of the simulation is used. One rank serves the
-requests from a prefix cache of a million tokens, in steps of 25 ms, its prompts in chunks of 8,192 tokens,
-and decodes 40 tokens a second and request. The trace's clock is turned until the rank is asked for
+requests from a prefix cache of a million tokens, prefills 40,000 tokens a second in chunks of 8,192 and decodes 40
+tokens a second and request, in steps of 25 ms. The trace's clock is turned until the rank is asked for
 20,000 prompt tokens a second, which is a busy rank.
 """
 
@@ -26,6 +26,8 @@ from kvevents_core.wire import BatchEncoder
 PROMPT_TOKENS_PER_S = 20_000
 CACHE_TOKENS = 1_000_000
 CHUNK_TOKENS = 8192
+PREFILL_TOKENS_PER_S = 40_000
+DECODE_TOKENS_PER_S = 40
 STEP_S = 0.025
 FLEETS = (8, 64, 1_000, 10_000)
 
@@ -57,7 +59,7 @@ def serve(requests: list[Request], block_size: int) -> Said:
     said, cache = Said(block_size), PrefixCache(CACHE_TOKENS // block_size, block_size)
     total = sum(len(request.prompt) for request in requests)
     slower = total / PROMPT_TOKENS_PER_S / max(1e-9, requests[-1].arrival_s)
-    jobs: list[tuple[int, int, Iterator[bool]]] = []
+    jobs: list[tuple[int, int, Iterator[int]]] = []
     for number, request in enumerate(requests):
         jobs.append(
             (int(request.arrival_s * slower / STEP_S), number, _life(said, cache, request))
@@ -65,20 +67,19 @@ def serve(requests: list[Request], block_size: int) -> Said:
     waiting = defaultdict(list)
     for step, _, job in jobs:
         waiting[step].append(job)
-    pause = int(block_size / 40 / STEP_S)  # steps until a block of output is full
     for step in itertools.count():
         if not waiting:
             return said
         for job in waiting.pop(step, ()):
-            decodes = next(job, None)
+            pause = next(job, None)
             said.steps[step] += cache.take_events()
-            if decodes is not None:
-                waiting[step + (pause if decodes else 1)].append(job)
+            if pause is not None:
+                waiting[step + pause].append(job)
     return said
 
 
-def _life(said: Said, cache: PrefixCache, request: Request) -> Iterator[bool]:
-    """Serve one request; yields after each step, True while it decodes."""
+def _life(said: Said, cache: PrefixCache, request: Request) -> Iterator[int]:
+    """Serve one request; yields how many steps pass until it goes on."""
     chain = Chain(said.block_size)
     said.prompt_tokens += len(request.prompt)
     said.output_tokens += len(request.output)
@@ -87,11 +88,11 @@ def _life(said: Said, cache: PrefixCache, request: Request) -> Iterator[bool]:
         new = cache.store(chain).new * said.block_size
         said.new_tokens += new
         if new:  # what is cached takes no step
-            yield False
+            yield max(1, round(new / PREFILL_TOKENS_PER_S / STEP_S))
     for start in range(0, len(request.output), said.block_size):
         chain.extend(request.output[start : start + said.block_size])
         cache.store(chain)
-        yield True
+        yield round(said.block_size / DECODE_TOKENS_PER_S / STEP_S)
 
 
 def report(name: str, said: Said) -> str:

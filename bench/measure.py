@@ -125,7 +125,8 @@ def compare(
     theirs = {n: [of(value) for value in found.values(n, key)] for n in found.others()}
     ratios = {
         name: statistics.median(
-            a / b if b else float("inf") for a, b in zip(ours, values, strict=True)
+            a / b if b else float("inf")
+            for a, b in zip(ours, values, strict=False)  # a round may have failed
         )
         for name, values in theirs.items()
         if values

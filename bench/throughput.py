@@ -26,14 +26,19 @@ def trial(contender: str, shape: str, count: int) -> dict[str, Any]:
     reader = Reader(publisher, make)
     batches = [make(time.time()) for _ in range(count)]
     publish = publisher.publish
-    began = time.time()
+    began, began_cpu = time.time(), time.process_time()
     for batch in batches:
         publish(batch)
     publish(make(-1.0))
     read = reader.result()
+    cpu_s = time.process_time() - began_cpu
     publisher.shutdown()
     taken_s = read["end"] - began
-    return {"per_s": read["batches"] / taken_s, "missing": count - read["batches"]}
+    return {
+        "per_s": read["batches"] / taken_s,
+        "cpu_us": 1e6 * cpu_s / count,
+        "missing": count - read["batches"],
+    }
 
 
 def run(rounds: int) -> Sequence[Line]:
@@ -43,10 +48,13 @@ def run(rounds: int) -> Sequence[Line]:
         found = interleave("throughput", rounds, shape=shape, count=count)
         what = f"batches per second, {shape}"
         lines.append(compare(found, what, "per_s", unit="/s", at_least=at_least))
+        what = f"CPU of the publishing process per batch, {shape}"
+        lines.append(compare(found, what, "cpu_us", unit=" us", at_most=1.0))
         missing = {name: sum(found.values(name, "missing")) for name in found.trials}
         if any(missing.values()):
-            what += f", batches that never arrived: {missing}"
-            lines.append(Line(what, str(missing[OURS]), met=not missing[OURS]))
+            others = {name: str(missing[name]) for name in found.others()}
+            what = f"batches that never arrived, {shape}"
+            lines.append(Line(what, str(missing[OURS]), others, "", "0", not missing[OURS]))
     return lines
 
 
