@@ -11,12 +11,13 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 from bench import engines
-from bench.measure import Line, show
+from bench.measure import ROOT, Line, show
 
 ROWS = {
     "paced": 5,
@@ -31,8 +32,14 @@ ROWS = {
     "decode": 5,
     "streams": 3,
     "arrays": 3,
+    "callers": 3,
 }
 """Row modules and their rounds."""
+BROKERS = {
+    "JetStream: acknowledged records": ["bench/nats_throughput.py", "--records", "5000"],
+    "Kafka: confirmed records": ["bench/kafka_throughput.py", "--records", "5000"],
+}
+"""Scripts that measure beside plain clients on real brokers and print tables of their own."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 INTRODUCTION = """# Results
 
@@ -85,6 +92,11 @@ def main() -> None:
         table = show(row.TITLE, lines)
         print(table, flush=True)
         text += table + "\n"
+    if set(wanted) == set(ROWS):
+        for title, command in BROKERS.items():
+            table = beside_client(title, command, max(1, round(3 * options.more)))
+            print(table, flush=True)
+            text += table + "\n"
     print(f"{time.monotonic() - began:.0f} s")
     if set(wanted) == set(ROWS):
         RESULTS.write_text(text.rstrip() + "\n")
@@ -92,6 +104,16 @@ def main() -> None:
     for line in missed:
         print(f"MISSED: {line.what}: {line.ours}, {line.ratio}, target {line.target}")
     sys.exit(bool(missed) and os.environ.get("KVEVENTS_BENCH_STRICT") == "1")
+
+
+def beside_client(title: str, command: list[str], rounds: int) -> str:
+    """Return what a script of ``BROKERS`` printed, or why it could not."""
+    whole = [sys.executable, *command, "--rounds", str(rounds)]
+    done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return f"### {title}\n\nNot measured: {reason}\n"
+    return f"### {title}\n\n{done.stdout.strip()}\n"
 
 
 def draw_all() -> None:
