@@ -81,3 +81,25 @@ class TestZmqDialling(Adopted, DeliveryPromises, OutagePromises, ClosingPromises
         place = ZmqDialledPlace.on_ipc()
         assert isinstance(place, ZmqDialledPlace)
         return place
+
+    def test_nothing_is_lost_before_the_first_reader(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """C27: what is published before a reader binds is held back, not dropped by PUB."""
+        monkeypatch.setattr("kvevents_zmq.sink.FIRST_READER_S", 60.0)
+        driver = rig.open()
+        early = driver.queue([b"early %d" % number for number in range(50)])
+        driver.run_for(0.05)
+        assert not driver.sink.status().connected
+        observer = rig.place.observe(driver.sink, driver.stream)
+        seen: list[int] = []
+
+        def all_arrived() -> bool:
+            seen.extend(one.seq for one in observer.poll(0.01))
+            return seen == [record.seq for record in early]
+
+        try:
+            driver.run_until(all_arrived, "every record from before the reader")
+            driver.run_until(lambda: driver.sink.status().connected, "connected")
+        finally:
+            observer.close()

@@ -28,8 +28,8 @@ class ZmqObserver(Observer):
         self.open()
 
     def open(self) -> None:
-        """Make the socket, if it is closed."""
-        if self._sub is not None:
+        """Make the socket, if there is none and the observer is not closed."""
+        if self._sub is not None or self._context.closed:
             return
         self._sub = self._context.socket(zmq.SUB)
         self._sub.linger = 0
