@@ -75,8 +75,8 @@ async def connect(
         **options,
     )
     task = asyncio.ensure_future(connecting)
-    # Cancelled, it may end in an error of its own, which nobody waits for any more.
-    task.add_done_callback(_retrieve)
+    # Cancelled, it may end in an error of its own.
+    task.add_done_callback(retrieve)
     # The client's own limits do not bound a TLS handshake that never ends (nats-py 2.16).
     await asyncio.wait_for(task, settings.connect_timeout_s * len(servers))
 
@@ -85,7 +85,12 @@ async def abandon(nc: Client, timeout_s: float) -> None:
     """Close ``nc`` whatever state it is in; a socket that will not close is dropped."""
     with contextlib.suppress(Exception):
         await asyncio.wait_for(nc.close(), timeout_s)
-    writer = getattr(getattr(nc, "_transport", None), "_io_writer", None)
+    # What a close that hung has left (nats-py 2.16): its tasks and the socket.
+    waiting = [getattr(sub, "_wait_for_msgs_task", None) for sub in list(nc._subs.values())]
+    for task in (*waiting, nc._reading_task, nc._ping_interval_task, nc._flusher_task):
+        if task is not None:
+            task.cancel()
+    writer = getattr(nc._transport, "_io_writer", None)
     if writer is not None:
         with contextlib.suppress(Exception):
             writer.transport.abort()
@@ -117,6 +122,7 @@ def describe_error(exc: BaseException | None) -> str:
     return text if text and text != "None" else type(exc).__name__
 
 
-def _retrieve(task: asyncio.Future[None]) -> None:
+def retrieve(task: asyncio.Future[Any]) -> None:
+    """Take note of a task's error that nobody may be waiting for any more."""
     if not task.cancelled():
         task.exception()

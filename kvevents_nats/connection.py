@@ -28,6 +28,7 @@ from kvevents_nats.client import (
     describe_error,
     describe_server,
     new_client,
+    retrieve,
 )
 from kvevents_nats.settings import NatsSettings
 
@@ -141,20 +142,22 @@ class Connection:
         Raises:
             NotPermittedError: The server refused the subject, which nats-py shows only as a timeout.
         """
-        task = asyncio.ensure_future(question)
         self.forget_denial(subject)
+        task = asyncio.ensure_future(question)
+        task.add_done_callback(retrieve)
         try:
             while not task.done():
                 denial = asyncio.ensure_future(self._denial.wait())
-                await asyncio.wait({task, denial}, return_when=asyncio.FIRST_COMPLETED)
-                denial.cancel()
+                try:
+                    await asyncio.wait({task, denial}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    denial.cancel()
                 self._denial.clear()
                 self.check_permitted("publish", subject)
                 self.check_inbox()
             return task.result()
         finally:
-            if not task.done():
-                task.cancel()
+            task.cancel()
 
     def check_permitted(self, verb: str, subject: str) -> None:
         """Raise ``NotPermittedError`` if this connection was refused ``subject`` (lower-cased)."""
@@ -231,6 +234,7 @@ class Connection:
 
     async def _serve(self, nc: Any, closed: asyncio.Event) -> None:
         session = asyncio.ensure_future(self._session(nc))
+        session.add_done_callback(retrieve)
         lost = asyncio.ensure_future(closed.wait())
         try:
             await asyncio.wait({session, lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -250,8 +254,6 @@ class Connection:
                 await abandon(nc, self._close_s)
                 session.cancel()
                 await asyncio.wait({session}, timeout=self._close_s)
-            if session.done() and not session.cancelled():
-                session.exception()
 
     async def _connect(self, nc: Client, closed: asyncio.Event) -> None:
         settings = self._settings
