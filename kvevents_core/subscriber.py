@@ -213,7 +213,8 @@ def subscribe(
             time where the transport keeps a log, or what ``Subscription.position`` returned.
         silent_after_s: Seconds without a record after which a stream is ``Silent``; 0 = never.
         instance: The one instance to read. None takes the configuration's if it names one, else,
-            where the transport can tell instances apart, all of them.
+            where the transport can tell instances apart, all of them, and all models unless one
+            is named.
         recover: Whether to fetch what was missed from history.
 
     Raises:
@@ -231,7 +232,7 @@ def subscribe(
     one = instance or (parsed.instance if parsed.origin_of("instance") else None)
     reader = ReaderOptions(
         tenant=parsed.tenant,
-        model=parsed.model,
+        model=_model_of(parsed, all_instances=one is None),
         instance=one or parsed.instance,
         ranks=None if ranks is None else tuple(ranks),
         host=host or parsed.host,
@@ -239,6 +240,18 @@ def subscribe(
         all_instances=one is None,
     )
     return Subscription(parsed, reader, recover=recover)
+
+
+def _model_of(config: KVEventsConfig, *, all_instances: bool) -> str:
+    """Return the model to read; empty, for every model, if none is named and streams can be told.
+
+    An engine publishes under the name of the model it serves, which its own configuration need
+    not hold.
+    """
+    tells_apart = config.backend is not None and config.backend.capabilities.carries_epoch
+    if all_instances and tells_apart and config.origin_of("model") is None:
+        return ""
+    return config.model
 
 
 def asubscribe(
