@@ -77,8 +77,10 @@ def read_all(config: dict[str, object], until_seq: int) -> list[Item]:
 def test_a_stalled_sink_never_blocks_and_gaps_equal_drops(
     place: tuple[dict[str, object], MemoryHub], made: list[EventPublisher], overflow: str
 ) -> None:
-    """C22: the peer stalls for a second under load: every publish returns at once, and what a
-    reader misses afterwards is exactly what the counters say, the last loss included."""
+    """C22: the peer stalls under load: publish returns at once, and gaps equal the counted losses.
+
+    The last loss is among them.
+    """
     config, broker = place
     publisher = create(config, made, max_queue_size=50, overflow=overflow)
     wait_until(lambda: publisher.stats().published_batches == 1)
