@@ -54,14 +54,14 @@ class Recovery:
         head = self.head(channel)
         return None if head is None else head.epoch
 
-    def portion(self, channel: int, stream: StreamId, first_seq: int) -> Sequence[Record]:
-        """Return the next records from ``first_seq`` on; empty if there are none, or no answer."""
+    def portion(self, channel: int, stream: StreamId, first_seq: int) -> Sequence[Record] | None:
+        """Return the next records from ``first_seq`` on, empty if there are none; None: no answer."""
         if self._rests(channel):
-            return ()
+            return None
         portion = self._source.recover(channel, stream, first_seq, ASK_TIMEOUT_S)
         if portion is None:
             self._rest(channel)
-        return portion or ()
+        return portion
 
     def _rests(self, channel: int) -> bool:
         return not self.is_possible or self._clock() < self._not_before.get(channel, 0.0)

@@ -34,6 +34,8 @@ LIVE_FIRST_S: Final = 0.5
 """How long live traffic may still bring what history no longer holds, before that is a gap."""
 QUIET_S: Final = 1.0
 """After so long without a record history is asked once: the last batches may have been dropped."""
+LOOK_AFTER_S: Final = 1.0
+"""How long after a reconnect older records may still be read before the publisher is asked."""
 
 
 class StreamReader:
@@ -71,8 +73,8 @@ class StreamReader:
         self._decoder = BatchDecoder()
         self._streams: dict[StreamId, StreamState] = {}
         self._peers: dict[int, int] = {}
-        self._reconnected: set[int] = set()
-        """Channels whose socket may still hold records from before the reconnect."""
+        self._reconnected: dict[int, float] = {}
+        """Channels whose socket may still hold records from before the reconnect, since when."""
         self._deferred: dict[StreamId, float] = {}
         self.stats = ReaderStats()
         for stream, channel in expected.items():
@@ -166,9 +168,7 @@ class StreamReader:
 
     def _is_shared(self, channel: int) -> bool:
         """Return whether one connection carries several ranks, which only payloads tell apart."""
-        if self._ordered_epochs:
-            return False
-        return sum(state.channel == channel for state in self._streams.values()) > 1
+        return not self._ordered_epochs and len(self._states_on(channel)) > 1
 
     def _state_of(self, stream: StreamId, channel: int) -> StreamState:
         state = self._streams.get(stream)
@@ -199,7 +199,9 @@ class StreamReader:
         if verdict is Verdict.RESTARTED:
             self._restart(state, record.epoch, items)
             verdict = sequence.judge(record.epoch, record.seq, mark)
-        if not replayed and (verdict is Verdict.GAP or record.seq == state.former_next_seq):
+        if not replayed and (
+            verdict is Verdict.GAP or (verdict is Verdict.NEXT and not state.is_verified)
+        ):
             verdict = self._recover_up_to(state, record, mark, items)
         if verdict is Verdict.GAP:
             first = sequence.next_seq or 0
@@ -241,7 +243,8 @@ class StreamReader:
             self.stats.duplicates += 1
             return
         peers = self._peers.get(state.channel, 1)
-        if state.is_leftover(record, peers):
+        if peers < 2 and record.epoch is None:
+            # One connection, one publisher: a former life sent it.
             self.stats.outdated += 1
             return
         self.stats.conflicts += 1
@@ -262,21 +265,24 @@ class StreamReader:
         self._history.try_again(notice.channel)
         for state in self._states_on(notice.channel):
             state.sequence.reconnected = not notice.first
+            state.last_before_reconnect = (state.sequence.next_seq or 0) - 1
         if notice.first:
             self._look(notice.channel, items, first=True)
         else:
-            self._reconnected.add(notice.channel)
+            self._reconnected[notice.channel] = self._clock()
 
     def _look_again(self, arrivals: Sequence[Arrival], items: list[Item]) -> None:
         """Look where reconnected publishers stand, once their sockets hold nothing older.
 
-        A reader that lags reads of the reconnect first and of what came before it afterwards. What
-        does not follow on is cleared up as it comes.
+        A reader that lags hears of the reconnect before it has read what came earlier. What does not
+        follow on is cleared up as it comes; the new life may happen to follow on.
         """
         heard = {one.channel for one in arrivals if isinstance(one, Record | Reconnected)}
-        for channel in self._reconnected - heard:
-            self._reconnected.discard(channel)
-            self._look(channel, items, first=False)
+        patient_until = self._clock() - LOOK_AFTER_S
+        for channel, since in list(self._reconnected.items()):
+            if channel not in heard or since <= patient_until:
+                del self._reconnected[channel]
+                self._look(channel, items, first=False)
 
     def _look(self, channel: int, items: list[Item], *, first: bool) -> None:
         """Ask the publisher behind ``channel`` where it stands, and hand out what was missed."""
@@ -292,28 +298,32 @@ class StreamReader:
                 sequence.epoch = head.epoch
                 sequence.reconnected = False
             elif not first:
-                holds = self._still_holds(state)
+                holds = self._still_holds(state, state.last_before_reconnect)
                 if holds is False:
                     self._restart(state, None, items)
                 sequence.reconnected = holds is None
+            state.is_verified = state.is_verified and not first
             if sequence.next_seq is not None and (first or not sequence.reconnected):
                 self._recover(state, items, None)
 
     def _states_on(self, channel: int) -> list[StreamState]:
         return [state for state in self._streams.values() if state.channel == channel]
 
-    def _still_holds(self, state: StreamState) -> bool | None:
-        """Return whether history holds the stream's last record as it came; None: it cannot tell.
+    def _still_holds(self, state: StreamState, seq: int) -> bool | None:
+        """Return whether history holds record ``seq`` as it came; None: it cannot be told.
 
-        So a restart shows although the publisher, a stock engine, knows no epoch.
+        So a restart shows although the publisher, a stock engine, tells no epoch.
         """
-        last = (state.sequence.next_seq or 0) - 1
-        mark = state.sequence.mark_of(last)
+        if seq < 0:
+            return True
+        mark = state.sequence.mark_of(seq)
         if mark is None or self._is_shared(state.channel):
             return None
-        for record in self._history.portion(state.channel, state.stream, last):
-            return fingerprint(record.payload) == mark if record.seq == last else None
-        return None
+        portion = self._history.portion(state.channel, state.stream, seq)
+        if portion is None or (portion and portion[0].seq > seq):
+            return None
+        # History holds the newest records: if it does not come as far, it is another life's.
+        return bool(portion) and fingerprint(portion[0].payload) == mark
 
     def _recover_up_to(
         self, state: StreamState, record: Record, mark: object, items: list[Item]
@@ -325,11 +335,18 @@ class StreamReader:
         sequence = state.sequence
         sent = self._recover(state, items, record.seq)
         if sent is not None and sent != mark:
-            return Verdict.CONFLICT
-        if sent is None and record.epoch is None and sequence.epoch is not None:
-            head = self._history.head(state.channel)
-            if head is not None and head.epoch == sequence.epoch and record.seq >= head.next_seq:
-                return Verdict.CONFLICT
+            return Verdict.STALE
+        if sent is None and record.epoch is None and sequence.next_seq:
+            if sequence.epoch is None:  # of a stock engine everything up to the end was read
+                if self._still_holds(state, sequence.next_seq - 1):
+                    return Verdict.STALE
+            elif head := self._history.head(state.channel):
+                if head.epoch != sequence.epoch:
+                    self._restart(state, head.epoch, items)
+                    return self._recover_up_to(state, record, mark, items)
+                if record.seq >= head.next_seq:
+                    return Verdict.STALE  # the present life has not come so far
+        state.is_verified = True  # as far as history can tell
         return sequence.judge(record.epoch, record.seq, mark)
 
     def _recover(
@@ -344,6 +361,9 @@ class StreamReader:
             The fingerprint of record ``until_seq``, if history still has it.
         """
         next_seq = state.sequence.next_seq or 0
+        if state.sequence.epoch is None and self._still_holds(state, next_seq - 1) is False:
+            self._restart(state, None, items)
+            next_seq = 0
         while until_seq is None or next_seq <= until_seq:
             portion = self._history.portion(state.channel, state.stream, next_seq)
             if not portion or portion[-1].seq < next_seq:
@@ -351,7 +371,7 @@ class StreamReader:
             if until_seq is None and defers and portion[0].seq > next_seq:
                 self._deferred[state.stream] = self._clock() + LIVE_FIRST_S
                 return None
-            if self._is_of_new_life(state, portion[0]):
+            if state.is_of_new_life(portion[0]):
                 self._restart(state, portion[0].epoch, items)
                 next_seq = 0
                 continue
@@ -363,17 +383,13 @@ class StreamReader:
             next_seq = portion[-1].seq + 1
         return None
 
-    def _is_of_new_life(self, state: StreamState, record: Record) -> bool:
-        known = state.sequence.epoch
-        return None not in (known, record.epoch) and known != record.epoch
-
     def _check_quiet(self, items: list[Item]) -> None:
         """Ask once, when a stream fell quiet, whether its last batches were dropped on the way."""
         now = self._clock()
         for state in list(self._streams.values()):
             if not state.is_checked and now - state.heard_at >= QUIET_S:
                 state.is_checked = True
-                if not state.sequence.reconnected and self._still_holds(state):
+                if not state.sequence.reconnected:
                     self._recover(state, items, None, defers=False)
 
     def _recover_deferred(self, items: list[Item]) -> None:

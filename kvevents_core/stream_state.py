@@ -29,23 +29,24 @@ class StreamState:
     is_silent: bool = False
     is_checked: bool = True
     """History was asked since the last live record whether something followed it."""
-    former_next_seq: int | None = None
-    """Where the former life stood: what it had sent may still wait in the socket."""
+    last_before_reconnect: int = -1
+    """Seq of this life's last record when the connection was found to be a new one; -1: none."""
+    is_verified: bool = True
+    """The first live record after a beginning was looked up in history: what a former life had sent
+    may still wait in the socket."""
     told_conflicts: set[object] = field(default_factory=set)
 
     def restart(self, epoch: int | None) -> None:
         """Begin a new life."""
-        self.former_next_seq = self.sequence.next_seq
         self.sequence.restart(epoch)
+        self.is_verified = False
+        self.last_before_reconnect = -1
         self.told_conflicts.clear()
 
-    def is_leftover(self, record: Record, peers: int) -> bool:
-        """Return whether ``record``, which is to be dropped, goes on where the former life stood."""
-        former = self.former_next_seq
-        if record.epoch is not None or former is None or record.seq < former or peers > 1:
-            return False
-        self.former_next_seq = record.seq + 1
-        return True
+    def is_of_new_life(self, record: Record) -> bool:
+        """Return whether ``record`` certainly belongs to another life than the one known."""
+        known = self.sequence.epoch
+        return None not in (known, record.epoch) and known != record.epoch
 
     def conflict(self, record: Record, verdict: Verdict, peers: int) -> Conflict | None:
         """Return what to say of ``record``, which is dropped; None if it was said before."""
@@ -55,7 +56,7 @@ class StreamState:
         self.told_conflicts.add(told)
         owner = f"epoch {self.sequence.epoch}"
         detail = (
-            f"a publisher of epoch {record.epoch} goes on under a stream owned by {owner}"
+            f"a publisher of epoch {record.epoch or 'unknown'} goes on under a stream owned by {owner}"
             if verdict is Verdict.STALE
             else f"batch {record.seq} came twice with different bytes ({owner}, "
             f"{peers} publishers connected)"

@@ -52,6 +52,7 @@ def test_a_restart_of_a_stock_engine_shows_although_its_numbers_follow_on() -> N
     history.history = [record(n, life=9) for n in range(4)]
     subject.take([Reconnected(0)])
     assert brief(subject.take([])) == [("restarted", None), 0, 1, 2, 3]
+    history.history.append(record(4, life=9))
     assert brief(subject.take([record(3, life=9), record(4, life=9)])) == [4]
 
 
