@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kvevents_core import Malformed, ReaderOptions, Record, Source, Trouble
+from kvevents_core import Malformed, ReaderOptions, Record, Source, StreamId, Trouble
 from kvevents_core.backend import Arrival
 from kvevents_core.errors import ClosedError, ConfigError
 from kvevents_nats.arrivals import Arrivals
@@ -34,6 +34,7 @@ LATE_S: Final = 3.0
 """How much longer than an acknowledgement a late record is waited for."""
 HELD: Final = 4096
 CLOSE_S: Final = 1.0
+MOST_KNOWN: Final = 10_000
 
 
 class NatsSource(Source):
@@ -61,6 +62,7 @@ class NatsSource(Source):
         self._arrivals = Arrivals()
         self._arrivals.position = self._log_seq
         self._decoder = HeaderDecoder()
+        self._known: dict[StreamId, tuple[str, bool]] = {}
         self._reorder = Reorder(settings.ack_timeout_s + LATE_S, HELD)
         self._puller: Puller | None = None
         self._dropping = False
@@ -193,12 +195,21 @@ class NatsSource(Source):
             place = self._decoder.decode(message.headers)
         except ValueError as exc:
             return Malformed(CHANNEL, str(exc))
-        if subject_of(self._settings.subject, place.stream) != message.subject:
+        subject, is_wanted = self._known.get(place.stream) or self._look_at(place.stream)
+        if subject != message.subject:
             # Anybody may write any name into a header; the server checks only subjects.
             return Malformed(CHANNEL, f"stream {place.stream} came on another's subject")
-        if not wanted(self._reader, place.stream):
+        if not is_wanted:
             return None
         return Record(place.stream, place.epoch, place.seq, message.data, CHANNEL), place.after
+
+    def _look_at(self, stream: StreamId) -> tuple[str, bool]:
+        """Return the subject of ``stream`` and whether it was asked for; remembered."""
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        seen = (subject_of(self._settings.subject, stream), wanted(self._reader, stream))
+        self._known[stream] = seen
+        return seen
 
     # Loop thread, core mode --------------------------------------------------------------------
 

@@ -190,11 +190,12 @@ class HeaderDecoder:
 
 
 def _split_id(message_id: str) -> tuple[str, int, int]:
-    parts = message_id.rsplit(":", 2)
-    if len(parts) == 3 and all(p.isascii() and p.isdigit() for p in parts[1:]):
-        epoch, seq = int(parts[1]), int(parts[2])
+    name, _, rest = message_id.partition(":")  # a stream's name holds no colon
+    digits, _, more_digits = rest.partition(":")
+    if rest.isascii() and digits.isdigit() and more_digits.isdigit():
+        epoch, seq = int(digits), int(more_digits)
         if epoch < 2**53 and seq < 2**64:
-            return parts[0], epoch, seq
+            return name, epoch, seq
     raise ValueError(f"{ID_HEADER} {message_id[:200]!r} is not stream:epoch:seq")
 
 
