@@ -111,6 +111,20 @@ class NatsSettings(BackendSettings):
             raise ValueError("must be a stream name: no space, dot, slash, * or >")
         return value
 
+    @field_validator("inbox_prefix")
+    @classmethod
+    def _check_inbox(cls, value: str) -> str:
+        for token in value.split("."):
+            _check_token(token, value)
+        return value
+
+    @field_validator("domain")
+    @classmethod
+    def _check_domain(cls, value: str) -> str:
+        if value and (not value.isascii() or any(c in value for c in ".*> \t\r\n")):
+            raise ValueError("must be one word, without blanks, dots, * or >")
+        return value
+
     @field_validator("creds", "nkey", "tls_ca", "tls_cert", "tls_key")
     @classmethod
     def _check_file(cls, value: str) -> str:

@@ -92,6 +92,23 @@ def test_an_impossible_stream_name_is_refused(stream: str) -> None:
     assert "stream" in refusal(stream=stream)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"inbox_prefix": ""},
+        {"inbox_prefix": "_INBOX.*"},
+        {"inbox_prefix": "_INBOX a"},
+        {"inbox_prefix": "_INBOX."},
+        {"domain": "a.b"},
+        {"domain": "a b"},
+        {"domain": "*"},
+    ],
+)
+def test_what_would_break_a_subject_of_the_protocol_is_refused(values: dict[str, str]) -> None:
+    """Not only wrong: a line break in a subject would be a command of its own."""
+    assert next(iter(values)) in refusal(**values)
+
+
 @pytest.mark.parametrize("key", ["creds", "nkey", "tls_ca"])
 def test_a_missing_file_is_named(key: str, tmp_path: Path) -> None:
     """A missing file is named."""
