@@ -141,17 +141,31 @@ def _resolve_once(original: Callable[..., Any], server_args: Any) -> None:
     try:
         settings = _settings(text)
         original(server_args)
-        if settings.backend_settings is not None:
-            from sglang.srt.arg_groups.overrides import resolving_view
-            from sglang.srt.runtime_context import num_dp_ranks_of
-
-            view = resolving_view(server_args)
-            settings.backend_settings.check_ranks(num_dp_ranks_of(view))
-            # By its option, or by SGLang itself for some models and attention backends.
-            off = getattr(view, "disable_radix_cache", False)
-            flag.warn_if_cache_is_off(settings, "disable_radix_cache" if off else None, logger)
+        _check_resolved(settings, server_args)
     except KVEventsError as error:
         raise error.with_traceback(None) from None
+
+
+def _check_resolved(settings: KVEventsConfig, server_args: Any) -> None:
+    """Check what only the resolved arguments tell: number of streams, and whether there is a cache.
+
+    Raises:
+        KVEventsError: Some rank cannot have an address.
+    """
+    try:
+        from sglang.srt.arg_groups.overrides import resolving_view
+        from sglang.srt.runtime_context import num_dp_ranks_of
+
+        view = resolving_view(server_args)
+        ranks = num_dp_ranks_of(view)
+    except (ImportError, AttributeError) as error:
+        logger.debug("kvevents: this SGLang does not tell its ranks here: %s", error)
+        return
+    if settings.backend_settings is not None:
+        settings.backend_settings.check_ranks(ranks)
+    # By its option, or by SGLang itself for some models and attention backends.
+    off = getattr(view, "disable_radix_cache", False)
+    flag.warn_if_cache_is_off(settings, "disable_radix_cache" if off else None, logger)
 
 
 def _describe(original: Callable[..., Any], server_args: Any) -> Any:

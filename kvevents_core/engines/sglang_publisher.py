@@ -103,10 +103,10 @@ def stream_names(config: KVEventsConfig) -> dict[str, str]:
 
 def _placement() -> Placement | None:
     """Return where this process sits; None before SGLang has told it (main process, tests)."""
-    from sglang.srt.runtime_context import get_parallel
-
-    parallel = get_parallel()
     try:
+        from sglang.srt.runtime_context import get_parallel
+
+        parallel = get_parallel()
         return Placement(
             tp_rank=parallel.tp_rank,
             tp_size=parallel.tp_size,
@@ -132,9 +132,10 @@ def compare_gates(text: str) -> bool:
     place = _placement()
     if place is None:
         return True
-    from sglang.srt.disaggregation.kv_events import is_kv_publisher_rank
+    from sglang.srt.disaggregation import kv_events
 
-    theirs = bool(is_kv_publisher_rank(text))
+    gate = getattr(kv_events, "is_kv_publisher_rank", None)
+    theirs = place.is_publisher if gate is None else bool(gate(text))
     if theirs == place.is_publisher:
         return True
     _say_once(
