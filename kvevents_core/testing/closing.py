@@ -87,6 +87,14 @@ class ClosingPromises:
         driver.run_for(0.1)
         self._must_end_in_time(driver.sink.flush, driver.sink.close)
 
+    def test_flush_says_when_nothing_waits(self, rig: Rig) -> None:
+        """C6: ``flush`` is True once nothing waits any more, and does not wait then."""
+        driver = rig.open()
+        driver.send([b"one", b"two"])
+        driver.run_until(driver.is_settled, "every record is settled")
+        assert driver.sink.flush(rig.place.patience_s) is True
+        assert _seconds(lambda: driver.sink.flush(5.0)) < SLACK_S
+
     def test_source_closes_promptly_without_a_peer(self, rig: Rig) -> None:
         """C6: a source whose peer is not reachable closes promptly."""
         rig.need_peer().stop()

@@ -90,6 +90,12 @@ class BlocksInFlushWithoutAPeer(MemorySink):
         return True
 
 
+@plant("C6")
+class NeverSaysThatItHasFlushed(MemorySink):
+    def flush(self, timeout_s: float) -> bool:
+        return False
+
+
 @plant("C8")
 class SendsEveryRankToRankZero(MemorySink):
     def send(self, records: Sequence[Record]) -> int:
