@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -349,3 +350,30 @@ def test_a_late_record_finds_its_place_and_one_that_never_comes_is_a_gap(
         reading.wait_for(8, epoch)
         assert [s for e, s in reading.seqs() if e == epoch] == [0, 1, 2, 3, 4, 5, 8]
         assert [(g.first_seq, g.last_seq) for g in reading.of(Gap)] == [(6, 7)]
+
+
+def test_repeats_that_outlive_the_duplicate_window_are_dropped_by_readers(
+    nats_server: NatsServer, tenant: str
+) -> None:
+    """The server stores them twice; numbers tell."""
+    cache = published(nats_server.url, tenant, 20, duplicate_window_s=0.1)
+
+    async def repeat(client: Any) -> int:
+        stream = client.jetstream()
+        stored = [await stream.get_msg("kv-events", seq) for seq in range(5, 15)]
+        again = stored[0]
+        while (await stream.publish(again.subject, again.data, headers=again.headers)).duplicate:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # the server's window is time, nothing tells its end
+        for message in stored[1:]:
+            await stream.publish(message.subject, message.data, headers=message.headers)
+        info = await stream.stream_info("kv-events")
+        return int(info.state.messages)
+
+    assert administer(nats_server.url, repeat) == 31
+    cache.step()
+    config = configure(nats_server.url, tenant)
+    with Reading(config) as reading:
+        reading.wait_level_with(cache)
+        reading.assert_complete(cache)
+        assert reading.stats.duplicates == 10
+    cache.publisher.shutdown()
