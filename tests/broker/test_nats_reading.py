@@ -22,7 +22,7 @@ from broker.nats_server import NatsServer
 from broker.nats_streams import Cache, Reading, administer, configure, open_publisher, stream_of
 from waiting import wait_until
 
-from kvevents_core import Batch, Gap, ReaderOptions, Restarted, Subscription
+from kvevents_core import Batch, Gap, Mirror, ReaderOptions, Restarted, Subscription, subscribe
 
 pytestmark = [pytest.mark.broker("nats"), pytest.mark.timeout(60)]
 
@@ -376,4 +376,45 @@ def test_repeats_that_outlive_the_duplicate_window_are_dropped_by_readers(
         reading.wait_level_with(cache)
         reading.assert_complete(cache)
         assert reading.stats.duplicates == 10
+    cache.publisher.shutdown()
+
+
+def test_in_core_mode_a_slow_reader_sees_a_gap_for_what_it_could_not_keep(
+    nats_url: str, tenant: str
+) -> None:
+    """Its memory is bounded; what does not fit is dropped, said and numbered."""
+    config = configure(nats_url, tenant, mode="core")
+    cache = Cache(open_publisher(config))
+    with subscribe(config, start="latest") as subscription:
+        mirror = Mirror()
+        items: list[Any] = []
+
+        def heard(seq: int) -> bool:
+            for item in subscription.receive(0.05):
+                mirror.apply(item)
+                items.append(item)
+            return bool(items) and isinstance(items[-1], Batch) and items[-1].seq >= seq
+
+        def begun() -> bool:
+            cache.step()
+            return heard(0)
+
+        wait_until(begun, what="live traffic")
+        for _ in range(8000):
+            cache.step()
+        cache.wait_delivered()
+        wait_until(lambda: (heard(0), subscription.stats().troubles)[1], what="the notice")
+        assert "too slow" in (subscription.stats().last_trouble or "")
+
+        def is_quiet() -> bool:
+            before = len(items)
+            heard(0)
+            return len(items) == before
+
+        wait_until(is_quiet, what="the end of what was kept")
+        cache.step()
+        wait_until(lambda: heard(cache.batches), what="the next batch")
+        assert subscription.stats().gaps >= 1
+        assert subscription.stats().lost_batches > 1000
+        assert mirror.blocks(cache.publisher.stream) <= cache.contents()
     cache.publisher.shutdown()
