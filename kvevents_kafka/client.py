@@ -20,6 +20,7 @@ from kafka.net.compat import KafkaNetClient
 from kvevents_core import ConfigError
 from kvevents_kafka.client_log import client_log
 from kvevents_kafka.settings import KafkaSettings
+from kvevents_kafka.sockets import DIRECT
 
 NEWEST_BROKER: Final = (4, 3)
 """Newest broker version that kafka-python 3.0.12 knows."""
@@ -32,6 +33,9 @@ MISSING_GRACE_S: Final = 2.0
 """Brokers that create topics by themselves need a moment."""
 
 _producers: Final[weakref.WeakSet[KafkaProducer]] = weakref.WeakSet()
+
+
+Nets = list[KafkaNetClient]
 
 
 @dataclass(slots=True)
@@ -116,8 +120,16 @@ def producer(settings: KafkaSettings, client_id: str, *, batch_size: int | None 
     return client
 
 
-def consumer(settings: KafkaSettings, client_id: str, **special: Any) -> Client:
+def consumer(
+    settings: KafkaSettings, client_id: str, nets: Nets | None = None, **special: Any
+) -> Client:
     """Return a consumer without a group that is connecting.
+
+    Args:
+        settings: The settings.
+        client_id: Its name.
+        nets: Where its network client is noted, for ``end_waiting``.
+        special: Options beside the settings.
 
     Raises:
         ConfigError: kafka-python refuses an option.
@@ -130,18 +142,23 @@ def consumer(settings: KafkaSettings, client_id: str, **special: Any) -> Client:
         "metadata_max_age_ms": 10_000,
         "metrics_enabled": False,
     }
-    return _make(KafkaConsumer, options | special, settings, client_id)
+    return _make(KafkaConsumer, options | special, settings, client_id, nets)
 
 
-def admin(settings: KafkaSettings, client_id: str) -> Client:
+def admin(settings: KafkaSettings, client_id: str, nets: Nets) -> Client:
     """Return an admin client; waits for the brokers, at most ``ADMIN_TIMEOUT_MS``.
+
+    Args:
+        settings: The settings.
+        client_id: Its name.
+        nets: Where its network client is noted, for ``end_waiting``.
 
     Raises:
         KafkaError: No broker answered in time.
     """
     options = _common(settings, client_id) | {"bootstrap_timeout_ms": ADMIN_TIMEOUT_MS}
     options["request_timeout_ms"] = ADMIN_TIMEOUT_MS
-    return _make(KafkaAdminClient, options, settings, client_id)
+    return _make(KafkaAdminClient, options, settings, client_id, nets)
 
 
 def _common(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
@@ -153,6 +170,8 @@ def _common(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
         "request_timeout_ms": settings.request_timeout_ms,
         "security_protocol": settings.security_protocol,
     }
+    if "socks5_proxy" not in settings.kafka_options:
+        options["proxy_url"] = DIRECT
     if settings.security_protocol.endswith("SSL"):
         options["ssl_check_hostname"] = settings.ssl_check_hostname
         for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
@@ -167,11 +186,19 @@ def _common(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
     return options
 
 
-def _make(kind: Any, options: dict[str, Any], settings: KafkaSettings, client_id: str) -> Client:
-    made: list[KafkaNetClient] = []
+def _make(
+    kind: Any,
+    options: dict[str, Any],
+    settings: KafkaSettings,
+    client_id: str,
+    nets: Nets | None = None,
+) -> Client:
+    made: Nets = []
 
     def net_client(**configs: Any) -> KafkaNetClient:
         made.append(KafkaNetClient(**configs))
+        if nets is not None:
+            nets.append(made[-1])
         return made[-1]
 
     wanted = {**options, **settings.kafka_options, "kafka_client": net_client}
@@ -226,6 +253,15 @@ def close_quietly(client: Client, timeout_s: float = 1.0) -> None:
             client.api.close()
     except (KafkaError, OSError, RuntimeError):
         client.net.close()
+
+
+def end_waiting(nets: Nets) -> None:
+    """End the calls that a thread waits in, through the network clients in ``nets``. Any thread."""
+    while nets:
+        try:
+            nets.pop().close()
+        except (IndexError, KafkaError, OSError, RuntimeError):
+            continue  # it was being closed already
 
 
 def _after_fork() -> None:

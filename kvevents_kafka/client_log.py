@@ -11,12 +11,14 @@ import logging
 import re
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import Final, NamedTuple
 
 REMEMBER_S: Final = 8.0
 """How long a cause counts: longer than the client's longest pause between two attempts."""
 REPEAT_S: Final = 60.0
+MOST_KINDS: Final = 1_000
+"""Some lines come formatted already, each a kind of its own."""
 
 _KINDS: Final = (
     # (rank, what the client says, what we say); the higher rank wins, because a refused login shows
@@ -52,6 +54,8 @@ class ClientLog(logging.Filter):
         self._lock = threading.Lock()
         self._causes: dict[str, dict[int, _Cause]] = {}
         self._users: Counter[str] = Counter()
+        self._former: deque[str] = deque(maxlen=256)
+        """Clients that ended; their threads may still have something to say."""
         self._let_through: dict[tuple[str, str], float] = {}
 
     def watch(self, client_id: str) -> None:
@@ -73,6 +77,7 @@ class ClientLog(logging.Filter):
             if self._users[client_id] <= 0:
                 del self._users[client_id]
                 self._causes.pop(client_id, None)
+                self._former.append(client_id)
 
     def cause(self, client_id: str) -> str | None:
         """Return the most telling of the client's recent complaints, in one line."""
@@ -106,13 +111,15 @@ class ClientLog(logging.Filter):
                 self._causes[client_id][found[0]] = _Cause(*found, now)
             if now - self._let_through.get(kind, -REPEAT_S) < REPEAT_S:
                 return False
+            if len(self._let_through) >= MOST_KINDS:
+                self._let_through.clear()
             self._let_through[kind] = now
         return True
 
     def _client_of(self, thread: str) -> str | None:
         # kafka-python 3.0: "<client_id>-network-thread" of producers, "kafka-io-<client_id>".
         name = thread.removeprefix("kafka-io-").removesuffix("-network-thread")
-        return name if name in self._causes else None
+        return name if name in self._causes or name in self._former else None
 
 
 def explain(message: str) -> tuple[int, str] | None:

@@ -97,6 +97,8 @@ class Link:
         self._end_client: Client | None = None
         self._look_at = 0.0
         self._reached_at = 0.0
+        self._nets: clients.Nets = []
+        """What this thread may wait in."""
         self._stopping = threading.Event()
         self._nudged = threading.Event()
         self._thread = threading.Thread(
@@ -139,9 +141,12 @@ class Link:
         self._nudged.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread; True if it ended."""
+        """Wait for the thread, at last by ending what it waits for; True if it ended."""
         if self._thread.is_alive():
-            self._thread.join(timeout_s)
+            self._thread.join(timeout_s / 2)
+        if self._thread.is_alive():
+            clients.end_waiting(self._nets)
+            self._thread.join(timeout_s / 2)
         return not self._thread.is_alive()
 
     # The thread --------------------------------------------------------------------------------
@@ -152,6 +157,8 @@ class Link:
                 try:
                     self._tick()
                 except Exception as error:
+                    if self._stopping.is_set():
+                        break
                     self._set_trouble(self._explain(error))
                     self._stopping.wait(RETRY_S)
                 self._nudged.wait(TICK_S)
@@ -234,6 +241,7 @@ class Link:
             self._end_client = clients.consumer(
                 self._settings,
                 self.client_id,
+                self._nets,
                 check_crcs=False,
                 fetch_max_wait_ms=100,
                 max_partition_fetch_bytes=262_144,
@@ -249,7 +257,7 @@ class Link:
     def _ask_admin(self, candidate: Client, *, create: bool) -> None:
         admin = None
         try:
-            admin = clients.admin(self._settings, self.client_id)
+            admin = clients.admin(self._settings, self.client_id, self._nets)
             if create and create_topic(admin, self._settings, self._topic):
                 logger.info("kvevents: created topic %r", self._topic)
             if not create:
@@ -262,6 +270,8 @@ class Link:
         finally:
             if admin is not None:
                 clients.close_quietly(admin)
+                if admin.net in self._nets:
+                    self._nets.remove(admin.net)
 
     def _note_connection(self, current: Client) -> None:
         usable = current.partitions(self._topic) is not None

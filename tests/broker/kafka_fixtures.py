@@ -20,8 +20,8 @@ KAFKA_MARKS = [
     pytest.mark.broker("kafka"),
     # The first test of a run waits for Maven, which may have to try again.
     pytest.mark.timeout(600),
-    # kafka-python 3.0.12 leaves the socket of a refused connection to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed <(socket.socket|ssl.SSLSocket):ResourceWarning"),
+    # kafka-python 3.0.12 leaves the socket of a failed TLS handshake to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
 ]
 """What each module of tests with kafka-python is marked with; it needs ``kafka_garbage`` too."""
 

@@ -130,3 +130,20 @@ def test_two_users_of_one_client_id(log: ClientLog) -> None:
     assert log.cause("me") == "connection refused"
     log.forget("me")
     assert log.cause("me") is None
+
+
+def test_the_last_words_of_a_client_are_ours_too(log: ClientLog) -> None:
+    """A client that ended slowly neither fills the log nor leaves its exceptions in it."""
+    log.forget("me")
+    record = line("Bootstrap failed: %s", ValueError("x"))
+    assert log.filter(record)
+    assert record.args == ()
+    assert not log.filter(line("Bootstrap failed: %s", ValueError("x")))
+    assert log.cause("me") is None
+
+
+def test_lines_without_a_pattern_do_not_pile_up(log: ClientLog) -> None:
+    """However many different lines there are, a bounded number is remembered."""
+    for number in range(3 * module.MOST_KINDS):
+        log.filter(line(f"line {number}"))
+    assert len(log._let_through) <= module.MOST_KINDS
