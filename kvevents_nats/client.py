@@ -49,7 +49,7 @@ async def connect(
     on_error: Callable[[Exception], Awaitable[None]],
     on_closed: Callable[[], Awaitable[None]],
 ) -> None:
-    """Connect ``nc`` to one of ``servers``, in a time that does not depend on what they do.
+    """Connect ``nc`` to the first of ``servers`` that answers, in a time that does not depend on what they do.
 
     Raises:
         Exception: Whatever nats-py, ``ssl`` or the system raise.
@@ -64,6 +64,7 @@ async def connect(
         name=name,
         error_cb=on_error,
         closed_cb=on_closed,
+        dont_randomize=True,
         allow_reconnect=False,
         max_reconnect_attempts=1,
         reconnect_time_wait=0.01,
@@ -86,11 +87,15 @@ async def abandon(nc: Client, timeout_s: float) -> None:
     with contextlib.suppress(Exception):
         await asyncio.wait_for(nc.close(), timeout_s)
     # What a close that hung has left (nats-py 2.16): its tasks and the socket.
-    waiting = [getattr(sub, "_wait_for_msgs_task", None) for sub in list(nc._subs.values())]
-    for task in (*waiting, nc._reading_task, nc._ping_interval_task, nc._flusher_task):
+    subscriptions = list(getattr(nc, "_subs", {}).values())
+    tasks = [getattr(each, "_wait_for_msgs_task", None) for each in subscriptions]
+    tasks += [
+        getattr(nc, f"_{name}_task", None) for name in ("reading", "ping_interval", "flusher")
+    ]
+    for task in tasks:
         if task is not None:
             task.cancel()
-    writer = getattr(nc._transport, "_io_writer", None)
+    writer = getattr(getattr(nc, "_transport", None), "_io_writer", None)
     if writer is not None:
         with contextlib.suppress(Exception):
             writer.transport.abort()

@@ -257,9 +257,10 @@ class Connection:
 
     async def _connect(self, nc: Client, closed: asyncio.Event) -> None:
         settings = self._settings
-        servers = list(settings.servers)
+        # Seeds first: what servers say of each other need not be reachable from here.
+        servers = random.sample(settings.servers, len(settings.servers))
         if not settings.wants_tls or settings.tls_hostname:
-            # Servers make themselves known by IP address, which certificates seldom carry.
+            # They make themselves known by IP address, which certificates seldom carry.
             servers = list(dict.fromkeys([*servers, *self._discovered]))
         self._last_client_error = None
 
