@@ -100,7 +100,7 @@ class Server:
         """Everything the server printed so far."""
         return self._log.read_text(errors="replace")
 
-    def wait_until_healthy(self, timeout_s: float = 240.0) -> None:
+    def wait_until_healthy(self, timeout_s: float = 480.0) -> None:
         """Wait until the server answers; fail with its log if it ends or takes too long."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

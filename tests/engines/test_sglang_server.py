@@ -17,7 +17,7 @@ from waiting import wait_until
 from kvevents_core import Restarted
 from kvevents_core.wire import BatchDecoder
 
-pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 THIRD_PARTY = Path(__file__).parent / "third_party"
 

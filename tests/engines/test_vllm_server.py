@@ -15,7 +15,7 @@ from engines.test_sglang_server import read_until
 
 from kvevents_core import Restarted
 
-pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def zmq_flag(port: int) -> dict[str, Any]:
