@@ -75,7 +75,10 @@ class Positions:
         Raises:
             KafkaError: The brokers did not answer; nothing has changed.
         """
-        start, partitions = self._start, list(new)
+        start = self._start
+        partitions = [partition for partition in new if partition not in self._next]
+        if not partitions:
+            return
         timeout_ms = max(int(timeout_s * 1000), _PATIENCE_MS)
         if isinstance(start, dict):
             self._next.update({p: start[p] for p in partitions if p in start})
@@ -99,6 +102,10 @@ class Positions:
                 self._consumer.seek(partition, self._next[partition])
             else:
                 self._consumer.seek_to_beginning(partition)
+
+    def move_to(self, consumer: Any) -> None:
+        """Go on with another consumer."""
+        self._consumer = consumer
 
     def note(self, record: Any) -> None:
         """Note that ``record`` was read."""

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka import TopicPartition
-from kafka.errors import CorruptRecordError, KafkaError
+from kafka.errors import AuthorizationError, CorruptRecordError, KafkaError
 
 from kvevents_core import Malformed, ReaderOptions, Record, Source, StreamId, Trouble
 from kvevents_core.errors import ClosedError
@@ -61,13 +61,14 @@ class KafkaSource(Source):
         self._topics = set() if self._pattern else {topic_of(settings.topic, own)}
         start = parse_start(reader.start)
         number = next(_numbers)
-        client_id = settings.client_id or f"kvevents-reader-{os.getpid()}-{number}"
-        client_log.watch(client_id)
-        self._client: Client = clients.consumer(settings, client_id, max_poll_records=MOST_RECORDS)
+        self._client_id = settings.client_id or f"kvevents-reader-{os.getpid()}-{number}"
+        self._settings = settings
+        self._client = self._open()
+        client_log.watch(self._client_id)
         self._positions = Positions(self._client.api, start)
-        for topic in self._topics:
-            self._client.ask_for(topic)
         self._assigned: set[TopicPartition] = set()
+        self._has_begun = False
+        """Whether partitions were ever found: those that come later are new."""
         self._decoder = RecordDecoder()
         self._was_missing = False
         """Whether the brokers have said that there is no such topic: all that comes is new."""
@@ -75,6 +76,12 @@ class KafkaSource(Source):
         self._discover_at = 0.0
         self._told: dict[str, float] = {}
         self._closed = False
+
+    def _open(self) -> Client:
+        client = clients.consumer(self._settings, self._client_id, max_poll_records=MOST_RECORDS)
+        for topic in self._topics:
+            client.ask_for(topic)
+        return client
 
     def receive(self, timeout_s: float) -> Sequence[Arrival]:
         """Return what arrived, waiting at most about ``timeout_s`` for the first."""
@@ -91,7 +98,12 @@ class KafkaSource(Source):
                 arrivals.append(Malformed(CHANNEL, f"skipped a corrupt record: {error}"))
                 self._positions.skip_one(error)
             except KafkaError as error:
-                self._tell(arrivals, f"{type(error).__name__}: {error}")
+                self._tell(arrivals, _told_as(error))
+                time.sleep(min(left_s, 0.05))
+            except Exception as error:
+                # Nothing of ours raises here: the client is in a state that it does not know.
+                self._tell(arrivals, f"the client is made anew after {error!r}"[:200])
+                self._begin_anew()
                 time.sleep(min(left_s, 0.05))
             else:
                 for records in polled:
@@ -140,8 +152,9 @@ class KafkaSource(Source):
         }
         new = found - self._assigned
         if new:
-            is_first = not self._assigned and not self._was_missing
+            is_first = not self._has_begun and not self._was_missing
             self._positions.resolve(new, is_first=is_first, timeout_s=timeout_s)
+            self._has_begun = True
             self._client.api.assign(sorted(self._assigned | new))
             self._assigned |= new
             self._positions.seek(new)
@@ -149,6 +162,13 @@ class KafkaSource(Source):
             self._refresh_at = now + REFRESH_S
             self._was_missing = self._was_missing or self._client.is_connected()
             self._client.refresh()
+
+    def _begin_anew(self) -> None:
+        """Go on with another client where this one stood."""
+        clients.close_quietly(self._client)
+        self._client = self._open()
+        self._positions.move_to(self._client.api)
+        self._assigned = set()
 
     # Troubles ----------------------------------------------------------------------------------
 
@@ -177,4 +197,12 @@ class KafkaSource(Source):
         if not self._closed:
             self._closed = True
             clients.close_quietly(self._client)
-            client_log.forget(self._client.client_id)
+            client_log.forget(self._client_id)
+
+
+def _told_as(error: KafkaError) -> str:
+    """Return ``error`` in one line, for a person."""
+    text = " ".join(str(error).split())[:200]
+    if isinstance(error, AuthorizationError):
+        return f"not authorized to read the topic: grant READ ({text})"
+    return text

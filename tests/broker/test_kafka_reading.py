@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+from broker.kafka_broker import KafkaBroker
 from broker.kafka_fixtures import KAFKA_MARKS, kafka_garbage
 from broker.kafka_streams import (
     Cache,
@@ -14,14 +15,18 @@ from broker.kafka_streams import (
     administrator,
     configure,
     create_topic,
+    grant,
+    login,
     open_publisher,
     stream_of,
 )
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AclOperation
 from waiting import wait_until
 
-from kvevents_core import Batch, ConfigError, Gap, ReaderOptions, Record, subscribe
+from kvevents_core import Batch, ConfigError, Gap, ReaderOptions, Record, Trouble, subscribe
 from kvevents_kafka import KafkaBackend, KafkaSettings
+from kvevents_kafka.source import KafkaSource
 
 __all__ = ["kafka_garbage"]
 
@@ -226,4 +231,60 @@ def test_a_topic_made_anew_is_read_on(kafka_bootstrap: str, topic: str) -> None:
         cache.during(1.0, recreate)
         reading.wait_level_with(cache, 50)
         reading.assert_holds_no_more(cache)
+    cache.publisher.shutdown()
+
+
+def test_a_reader_survives_a_client_that_breaks(kafka_bootstrap: str, topic: str) -> None:
+    """Whatever the client raises, another one goes on where it stood."""
+    config = configure(kafka_bootstrap, topic)
+    cache = Cache(open_publisher(config))
+    for _ in range(20):
+        cache.step()
+    settings = config.backend_settings
+    assert isinstance(settings, KafkaSettings)
+    source = KafkaBackend().open_source(settings, ReaderOptions("t0", "org/model", "i0"))
+    assert isinstance(source, KafkaSource)
+    seqs: list[int] = []
+    notices: list[str] = []
+
+    def read_up_to(seq: int) -> bool:
+        for arrival in source.receive(0.2):
+            if isinstance(arrival, Record):
+                seqs.append(arrival.seq)
+            elif isinstance(arrival, Trouble):
+                notices.append(arrival.reason)
+        return seq in seqs
+
+    def broken(**_: object) -> None:
+        raise RuntimeError("a bug in the client")
+
+    try:
+        wait_until(lambda: read_up_to(20), 20, "the first batches")
+        source._client.api.poll = broken
+        for _ in range(20):
+            cache.step()
+        wait_until(lambda: read_up_to(40), 20, "the batches behind the break")
+        assert seqs == list(range(41))
+        assert any("a bug in the client" in notice for notice in notices)
+    finally:
+        source.close()
+        cache.publisher.shutdown()
+
+
+def test_a_reader_without_permission_to_read_says_so(
+    kafka_broker: KafkaBroker, topic: str
+) -> None:
+    """Describing without reading: the missing permission is named, not taken for silence."""
+    bootstrap = kafka_broker.bootstrap()
+    cache = Cache(open_publisher(configure(bootstrap, topic)))
+    cache.step()
+    cache.wait_delivered()
+    grant(bootstrap, "nobody", topic, [AclOperation.DESCRIBE])
+    with Reading(configure("", topic, **login(kafka_broker, "nobody"))) as reading:
+        denied = "not authorized to read the topic"
+        wait_until(lambda: denied in str(reading.stats.last_trouble), 15, denied)
+        assert reading.items == []
+        grant(bootstrap, "nobody", topic, [AclOperation.READ])
+        reading.wait_level_with(cache)
+        reading.assert_complete(cache)
     cache.publisher.shutdown()
