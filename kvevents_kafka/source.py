@@ -104,7 +104,7 @@ class KafkaSource(Source):
                 # Nothing of ours raises here: the client is in a state that it does not know.
                 self._tell(arrivals, f"the client is made anew after {error!r}"[:200])
                 self._begin_anew()
-                time.sleep(min(left_s, 0.05))
+                time.sleep(min(left_s, 0.25))
             else:
                 for records in polled:
                     arrivals.extend(self._decoded(records))
