@@ -131,10 +131,20 @@ def test_secrets_show_neither_in_repr_nor_in_errors() -> None:
     assert "hunter2" not in refusal(user="u", password="hunter2", mode="nonsense")
 
 
-def test_a_missing_package_is_named_at_configuration_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing package is named at configuration time."""
-    monkeypatch.setattr(settings, "find_spec", lambda name: None if name == "nkeys" else object())
-    assert "pip install nkeys" in refusal(nkey_seed="SUAXX")
+@pytest.mark.parametrize(
+    ("missing", "values", "advice"),
+    [
+        ("nats", {}, "pip install nats-py (or kvevents[nats])"),
+        ("nkeys", {"nkey_seed": "SUAXX"}, "pip install nkeys"),
+        ("aiohttp", {"servers": "wss://host:443"}, "pip install aiohttp"),
+    ],
+)
+def test_a_missing_package_is_named_at_configuration_time(
+    monkeypatch: pytest.MonkeyPatch, missing: str, values: dict[str, Any], advice: str
+) -> None:
+    """Not deep inside a connection attempt, minutes later."""
+    monkeypatch.setattr(settings, "find_spec", lambda name: None if name == missing else object())
+    assert advice in refusal(**values)
 
 
 def test_tls_material_asks_for_tls(tmp_path: Path) -> None:
