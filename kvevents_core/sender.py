@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvevents")
 
-GROUP_BATCHES: Final = 160
+GROUP_BATCHES: Final = 64
 GROUP_BYTES: Final = 1024 * 1024
-"""Most that one step takes from the outbox: with the interpreter lock kept from encoding to sending,
-a step must not hold up the engine's thread for a millisecond."""
+"""Most that one step takes from the outbox. The interpreter lock may be kept from encoding to
+sending, and a step must not hold up the engine's thread for a millisecond."""
+HOLD_S: Final = 0.0004
+"""After this long of full groups the engine's thread gets a chance at the interpreter lock."""
+QUIET_HOLD_S: Final = 0.005
+"""The same, after a pause in which nothing was published: the interpreter's switch interval."""
 YIELD_S: Final = 0.00002
-"""Pause between full groups, in which the engine's thread gets the interpreter lock."""
-QUIET_GROUPS: Final = 7
-"""Full groups without such a pause, after one in which nothing was published."""
+"""That chance: a pause between full groups."""
 RHYTHM_S: Final = 0.001
 """Longest pause under load: the engine pays no wake-up, a batch waits 1 ms at most."""
 SHORTEST_S: Final = 0.00025
@@ -103,7 +105,7 @@ class Sender:
         self.status = SinkStatus(ready=False, connected=False)
         """The sink's status at the last step."""
         self._generation = 0
-        self._groups_to_yield = 0
+        self._hold_s = HOLD_S
         self._next_log_at = 0.0
         self._next_rejection_log_at = 0.0
         self._logged_lost = 0
@@ -131,7 +133,7 @@ class Sender:
 
     def _run(self) -> None:
         self._guarded(self._start_sink)
-        idle_since = time.monotonic()
+        idle_since = held_since = time.monotonic()
         while self._stop_at is None:
             worked = self._guarded(self._step)
             now = time.monotonic()
@@ -139,8 +141,10 @@ class Sender:
                 idle_since = now
             if worked < GROUP_BATCHES:
                 self._pause(now, now - idle_since)
-            else:
+                held_since = time.monotonic()
+            elif now - held_since >= self._hold_s:
                 self._yield()
+                held_since = time.monotonic()
         self._finish(self._stop_at)
 
     def _start_sink(self) -> int:
@@ -175,14 +179,11 @@ class Sender:
             self._outbox.wait(self._longest_sleep(now))
 
     def _yield(self) -> None:
-        if self._groups_to_yield > 0:
-            self._groups_to_yield -= 1
-            return
         before = self._outbox.activity()
         time.sleep(YIELD_S)
         # Nobody published meanwhile, so nobody may be waiting for the lock: keep it a little longer.
         is_quiet = self._outbox.activity() == before
-        self._groups_to_yield = QUIET_GROUPS if is_quiet else 0
+        self._hold_s = QUIET_HOLD_S if is_quiet else HOLD_S
 
     def _longest_sleep(self, now: float) -> float:
         numbering = self._numbering
