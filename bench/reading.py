@@ -75,10 +75,11 @@ def read(endpoint: str) -> dict[str, Any]:
     first = last = 0.0
     while True:
         try:
-            ts = decode(receive()[2]).ts
+            batch = decode(receive()[2])
         except zmq.Again:
             break
-        if ts > 0:
+        ts = batch.ts
+        if ts > 0 and batch.events:  # an empty one shows where something was lost
             last = clock()
             first = first or last
             latencies.append(last - ts)
