@@ -264,7 +264,8 @@ class StreamReader:
     def _take_reconnect(self, notice: Reconnected, items: list[Item]) -> None:
         self._history.try_again(notice.channel)
         for state in self._states_on(notice.channel):
-            state.sequence.reconnected = not notice.first
+            # Where records carry epochs these tell a restart, and a gap is a gap.
+            state.sequence.reconnected = not notice.first and not self._ordered_epochs
             state.last_before_reconnect = (state.sequence.next_seq or 0) - 1
         if notice.first:
             self._look(notice.channel, items, first=True)

@@ -196,3 +196,10 @@ def test_a_position_goes_on_where_it_was_taken() -> None:
     subject = reader(carries_epoch=True)
     subject.take([record(0, epoch=5), record(1, epoch=5)])
     assert subject.position() == {str(RANK0): (5, 2)}
+
+
+def test_where_records_carry_epochs_a_gap_after_a_reconnect_is_a_gap() -> None:
+    """C19: only a higher epoch is a restart there, whatever the connection went through."""
+    subject = reader(carries_epoch=True)
+    items = subject.take([record(0, epoch=5), Reconnected(0), record(3, epoch=5)])
+    assert brief(items) == [0, ("gap", 1, 2), 3]
