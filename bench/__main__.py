@@ -54,9 +54,11 @@ figures move with the machine.
 
 def take_weight() -> None:
     """Move to a session of its own, whose scheduling group weighs more than others'."""
-    if os.getpid() != os.getsid(0):
-        os.setsid()
-    Path("/proc/self/autogroup").write_text("-19")
+    if os.getpid() == os.getsid(0):
+        Path("/proc/self/autogroup").write_text("-10")
+        return
+    again = [sys.executable, "-m", "bench", *sys.argv[1:]]
+    sys.exit(subprocess.run(again, start_new_session=True, check=False).returncode)
 
 
 def machine(*, weighty: bool) -> str:
