@@ -16,6 +16,7 @@ from typing import Any, Final
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaConfigurationError, KafkaError
 from kafka.net.compat import KafkaNetClient
+from kafka.net.selector import NetworkSelector
 
 from kvevents_core import ConfigError
 from kvevents_kafka.client_log import client_log
@@ -196,7 +197,12 @@ def _make(
     made: Nets = []
 
     def net_client(**configs: Any) -> KafkaNetClient:
-        made.append(KafkaNetClient(**configs))
+        loop = NetworkSelector(**configs)
+        try:
+            made.append(KafkaNetClient(net=loop, **configs))
+        except Exception:
+            loop.close()
+            raise
         if nets is not None:
             nets.append(made[-1])
         return made[-1]
