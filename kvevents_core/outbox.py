@@ -28,6 +28,9 @@ UNMEASURED_BYTES: Final = 16 * 1024 * 1024
 """How large one of them may be (some 450,000 tokens) before the byte bound is exceeded by it: a
 bound that is not many times this has every batch measured."""
 
+_MUCH_ROOM: Final = 7 / 8
+"""A publisher that waits for room is woken below this share of the bounds, not for each batch."""
+
 _BATCH_BYTES: Final = 310
 _STORED_BYTES: Final = 290
 _OTHER_EVENT_BYTES: Final = 140
@@ -263,9 +266,14 @@ class Outbox:
                 taken.append(Waiting(0, item))
         if taken:
             self._taken_bytes += measured  # the others were never added
-            if self._overflow == "block":
+            if self._overflow == "block" and self._has_much_room():
                 self._room.set()
         return taken
+
+    def _has_much_room(self) -> bool:
+        """Whether it is worth waking a publisher that waits; it also looks by itself now and then."""
+        few = len(self._queue) <= _MUCH_ROOM * self._max_batches
+        return few and self._held_bytes() <= _MUCH_ROOM * self._max_bytes
 
     def take_tail_loss(self) -> int:
         """Return how many batches were lost after the last one taken, if nothing waits."""
