@@ -88,8 +88,10 @@ class PartitionEnd:
         Raises:
             KafkaError: The brokers did not answer; ask again later.
         """
-        _, end = self._bounds()
-        first = max(self._seen, end - LOOK_RECORDS)
+        begin, end = self._bounds()
+        # A log shorter than what was seen is that of a topic made anew.
+        seen = self._seen if self._seen <= end else begin
+        first = max(seen, end - LOOK_RECORDS)
         upper = min(end, own_run[0]) if own_run[1] >= end else end
         found = self._highest(first, upper) if first < upper else None
         self._seen = end

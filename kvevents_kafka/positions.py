@@ -103,6 +103,12 @@ class Positions:
             else:
                 self._consumer.seek_to_beginning(partition)
 
+    def begin_again(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read ``partitions`` from their beginning: their topic is another one now."""
+        for partition in partitions:
+            self._next[partition] = 0
+            self._consumer.seek_to_beginning(partition)
+
     def move_to(self, consumer: Any) -> None:
         """Go on with another consumer."""
         self._consumer = consumer

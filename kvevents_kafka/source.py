@@ -67,6 +67,7 @@ class KafkaSource(Source):
         client_log.watch(self._client_id)
         self._positions = Positions(self._client.api, start)
         self._assigned: set[TopicPartition] = set()
+        self._topic_ids: dict[str, object] = {}
         self._has_begun = False
         """Whether partitions were ever found: those that come later are new."""
         self._decoder = RecordDecoder()
@@ -145,6 +146,8 @@ class KafkaSource(Source):
             # Only while connected: the client waits for this answer without a limit.
             self._discover_at = now + DISCOVER_S
             self._topics |= {t for t in self._client.api.topics() if self._pattern.fullmatch(t)}
+        for topic in self._topics:
+            self._notice_new_life(topic)
         found = {
             TopicPartition(topic, partition)
             for topic in self._topics
@@ -162,6 +165,18 @@ class KafkaSource(Source):
             self._refresh_at = now + REFRESH_S
             self._was_missing = self._was_missing or self._client.is_connected()
             self._client.refresh()
+
+    def _notice_new_life(self, topic: str) -> None:
+        """Read ``topic`` whole if it was deleted and made anew: offsets of the old one mean nothing.
+
+        kafka-python 3.0 would take the shorter log for a truncated one, and go on at its end.
+        """
+        topic_id, known = self._client.cluster.topic_id(topic), self._topic_ids.get(topic)
+        if topic_id is None or topic_id == known:
+            return
+        self._topic_ids[topic] = topic_id
+        if known is not None:
+            self._positions.begin_again(p for p in self._assigned if p.topic == topic)
 
     def _begin_anew(self) -> None:
         """Go on with another client where this one stood."""

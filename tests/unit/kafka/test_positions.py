@@ -91,6 +91,29 @@ def test_where_each_partition_begins(start: Any, is_first: bool, at: Any) -> Non
     assert consumer.at == at
 
 
+def test_a_topic_made_anew_is_read_from_its_beginning() -> None:
+    """Offsets of the old topic are forgotten, those of others are not."""
+    consumer = FakeConsumer()
+    positions = Positions(consumer, "latest")
+    positions.resolve([ZERO, ONE], is_first=True, timeout_s=1.0)
+    positions.seek([ZERO, ONE])
+    positions.begin_again([ZERO])
+    assert consumer.at == {ZERO: "beginning", ONE: 7}
+    assert positions.as_dict() == {"t": {"0": 0, "1": 7}}
+
+
+def test_another_consumer_goes_on_where_the_first_stood() -> None:
+    """What was resolved or read is not resolved again."""
+    positions = Positions(FakeConsumer(), "latest")
+    positions.resolve([ZERO], is_first=True, timeout_s=1.0)
+    positions.note(SimpleNamespace(topic="t", partition=0, offset=60))
+    newer = FakeConsumer()
+    positions.move_to(newer)
+    positions.resolve([ZERO, ONE], is_first=False, timeout_s=1.0)
+    positions.seek([ZERO, ONE])
+    assert newer.at == {ZERO: 61, ONE: "beginning"}
+
+
 def test_a_corrupt_record_is_passed_by() -> None:
     """The client names the partition in its text; the next offset is tried."""
     consumer = FakeConsumer()
