@@ -52,7 +52,9 @@ def _picture(name: str, panels: dict[str, Found], what: str, scale: float) -> No
         1, len(panels), figsize=(4.2 * len(panels) + 0.8, 3.2), sharey=True, squeeze=False
     )
     for axis, (title, found) in zip(axes[0], panels.items(), strict=True):
-        for contender in found.trials:
+        for contender, trials in found.trials.items():
+            if not trials:
+                continue
             curve = [max(1e-3, point * scale) for point in found.curve(contender)]
             axis.plot(curve, PERCENTS, label=LABELS[contender], color=COLOURS[contender], lw=1.6)
         axis.set_xscale("log")
