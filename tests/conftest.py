@@ -1,0 +1,9 @@
+"""What every test relies on."""
+
+from __future__ import annotations
+
+import signal
+
+# A test run started in the background of a shell is deaf to SIGINT, and so would be the programs that
+# tests start and interrupt. With a handler in place here they get the default back.
+signal.signal(signal.SIGINT, signal.default_int_handler)
