@@ -34,6 +34,7 @@ def _publisher_class() -> Any:
 
         def __init__(self, publisher: EventPublisher | NullEventPublisher) -> None:
             self.kvevents = publisher
+            self.__dict__["publish"] = publisher.publish  # a call fewer on the scheduler's thread
 
         def publish(self, events: Any) -> None:
             """Append ``events`` and return. The scheduler's thread."""
