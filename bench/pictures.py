@@ -13,6 +13,7 @@ from bench.measure import Found
 
 mpl.use("svg")
 mpl.rcParams["svg.hashsalt"] = "kvevents"
+mpl.rcParams["svg.fonttype"] = "none"
 plt: Any = importlib.import_module("matplotlib.pyplot")
 
 FOLDER = Path(__file__).parent.parent / "docs" / "explanation"
