@@ -346,3 +346,13 @@ class ReaderOptions:
     """``earliest``, ``latest``, an ISO time, or what ``Source.position`` returned."""
     all_instances: bool = False
     """Read every instance (and, with an empty ``model``, every model) of the tenant."""
+
+    def wants(self, stream: StreamId) -> bool:
+        """Return whether ``stream`` was asked for; the one rule of every source."""
+        any_model = self.all_instances and not self.model
+        return (
+            stream.tenant == self.tenant
+            and (self.all_instances or stream.instance == self.instance)
+            and (any_model or stream.model == self.model)
+            and (self.ranks is None or stream.rank in self.ranks)
+        )

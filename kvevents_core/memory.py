@@ -212,18 +212,9 @@ class MemorySource(Source):
         while self._offset < first + len(self._hub.records) and len(found) < _PORTION:
             record = self._hub.records[self._offset - first]
             self._offset += 1
-            if self._wants(record.stream):
+            if self._reader.wants(record.stream):
                 found.append(record)
         return found
-
-    def _wants(self, stream: StreamId) -> bool:
-        reader = self._reader
-        same = reader.all_instances or (stream.model, stream.instance) == (
-            reader.model,
-            reader.instance,
-        )
-        ranks = reader.ranks
-        return stream.tenant == reader.tenant and same and (ranks is None or stream.rank in ranks)
 
     def position(self) -> dict[str, Any]:
         """Return the offset in the hub's log."""

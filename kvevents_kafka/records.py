@@ -75,18 +75,6 @@ def key_of(stream: StreamId) -> bytes:
     return str(stream).encode("ascii")
 
 
-def wanted(reader: ReaderOptions, stream: StreamId) -> bool:
-    """Return whether ``reader`` asked for ``stream``."""
-    if stream.tenant != reader.tenant:
-        return False
-    if not reader.all_instances and stream.instance != reader.instance:
-        return False
-    any_model = reader.all_instances and not reader.model
-    if not any_model and stream.model != reader.model:
-        return False
-    return reader.ranks is None or stream.rank in reader.ranks
-
-
 class HeaderEncoder:
     """Builds the headers of one stream's records.
 

@@ -19,7 +19,7 @@ from kvevents_core.errors import ClosedError
 from kvevents_kafka import client as clients
 from kvevents_kafka.client_log import client_log
 from kvevents_kafka.positions import Positions, parse_start
-from kvevents_kafka.records import RecordDecoder, topic_of, topic_pattern, wanted
+from kvevents_kafka.records import RecordDecoder, topic_of, topic_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -125,7 +125,7 @@ class KafkaSource(Source):
             self._positions.note(record)
             try:
                 stream = decoder.stream(record.headers)
-                if not wanted(self._reader, stream):
+                if not self._reader.wants(stream):
                     continue
                 epoch, seq = decoder.place(record.headers)
             except ValueError as error:

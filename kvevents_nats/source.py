@@ -25,7 +25,7 @@ from kvevents_nats.jetstream import ApiError, JetStreamApi, StreamError, StreamF
 from kvevents_nats.pull import BATCH, ConsumerLostError, Puller
 from kvevents_nats.reorder import Reorder, Stored
 from kvevents_nats.settings import NatsSettings
-from kvevents_nats.subjects import HeaderDecoder, reader_filter, stream_name, subject_of, wanted
+from kvevents_nats.subjects import HeaderDecoder, reader_filter, stream_name, subject_of
 
 CHANNEL: Final = 0
 RETRY_S: Final = 0.5
@@ -207,7 +207,7 @@ class NatsSource(Source):
         """Return the subject of ``stream`` and whether it was asked for; remembered."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
-        seen = (subject_of(self._settings.subject, stream), wanted(self._reader, stream))
+        seen = (subject_of(self._settings.subject, stream), self._reader.wants(stream))
         self._known[stream] = seen
         return seen
 

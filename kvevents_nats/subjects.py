@@ -60,7 +60,7 @@ def bound_subject(subject: str, stream: str, of: StreamId) -> str:
 def reader_filter(template: str, reader: ReaderOptions) -> str:
     """Return the subject, with wildcards, of everything ``reader`` asks for.
 
-    Some ranks of many are read with a wildcard too; ``wanted`` sorts them out.
+    Some ranks of many are read with a wildcard too; ``ReaderOptions.wants`` sorts them out.
     """
     ranks = reader.ranks
     return expand(
@@ -72,18 +72,6 @@ def reader_filter(template: str, reader: ReaderOptions) -> str:
             "rank": str(ranks[0]) if ranks is not None and len(ranks) == 1 else "*",
         },
     )
-
-
-def wanted(reader: ReaderOptions, stream: StreamId) -> bool:
-    """Return whether ``reader`` asked for ``stream``."""
-    if stream.tenant != reader.tenant:
-        return False
-    if not reader.all_instances and stream.instance != reader.instance:
-        return False
-    any_model = reader.all_instances and not reader.model
-    if not any_model and stream.model != reader.model:
-        return False
-    return reader.ranks is None or stream.rank in reader.ranks
 
 
 def covers(pattern: str, subject: str) -> bool:

@@ -16,7 +16,6 @@ from kvevents_kafka.records import (
     publisher_of,
     topic_of,
     topic_pattern,
-    wanted,
 )
 
 STREAM = StreamId("acme", "Qwen/Qwen3-0.6B", "pod-0", 3)
@@ -150,4 +149,4 @@ def test_a_reader_of_every_model_knows_its_topics() -> None:
 )
 def test_what_a_reader_wants(reader: ReaderOptions, is_wanted: bool) -> None:
     """A topic is shared; a reader takes its own streams only."""
-    assert wanted(reader, STREAM) is is_wanted
+    assert reader.wants(STREAM) is is_wanted

@@ -19,7 +19,6 @@ from kvevents_nats.subjects import (
     reader_filter,
     stream_name,
     subject_of,
-    wanted,
 )
 
 TEMPLATE = "kv-events.{tenant}.{model}.{instance}.{rank}"
@@ -73,8 +72,8 @@ def test_what_is_wanted_lies_within_the_filter(
     options = ReaderOptions(
         stream.tenant, stream.model, stream.instance, ranks=ranks, all_instances=every
     )
-    assert wanted(options, stream) == (ranks is None or stream.rank in ranks)
-    if wanted(options, stream):
+    assert options.wants(stream) == (ranks is None or stream.rank in ranks)
+    if options.wants(stream):
         assert covers(reader_filter(TEMPLATE, options), subject_of(TEMPLATE, stream))
 
 
@@ -89,7 +88,7 @@ def test_what_is_wanted_lies_within_the_filter(
 )
 def test_another_stream_is_not_wanted(other: StreamId) -> None:
     """Another stream is not wanted."""
-    assert not wanted(reader(ranks=(3,)), other)
+    assert not reader(ranks=(3,)).wants(other)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ class RedisSource(Source):
         known = start.get("streams", {}) if isinstance(start, dict) else {}
         for name in self._client.smembers(INDEX):
             stream = parse_stream_id(name.decode())
-            if stream in self._next or not self._wants(stream):
+            if stream in self._next or not self._reader.wants(stream):
                 continue
             self._next[stream] = known.get(str(stream), "0-0")
             key = key_of(stream)
@@ -81,14 +81,6 @@ class RedisSource(Source):
                 self._next[stream] = self._client.xinfo_stream(key)["last-generated-id"].decode()
         self._first_look = False
         self._look_at = time.monotonic() + LOOK_EVERY_S
-
-    def _wants(self, stream: StreamId) -> bool:
-        reader = self._reader
-        if stream.tenant != reader.tenant or stream.rank not in (reader.ranks or (stream.rank,)):
-            return False
-        if reader.all_instances:
-            return reader.model in ("", stream.model)
-        return (stream.model, stream.instance) == (reader.model, reader.instance)
 
     def position(self) -> dict[str, Any]:
         """Return the last ID read of each stream."""
