@@ -50,6 +50,18 @@ class Waiting(msgspec.Struct, gc=False):
     batch: Any
 
 
+class _Measured(msgspec.Struct, gc=False):
+    """A batch that waits with its tag and size.
+
+    A tuple would be one more thing per batch that the garbage collector counts, and walks through in
+    the middle of the engine's thread.
+    """
+
+    tag: int
+    size: int
+    batch: Any
+
+
 def estimate_bytes(batch: Any) -> int:
     """Return roughly how much memory ``batch`` holds; cheap enough for the engine's thread."""
     size = _BATCH_BYTES
@@ -104,7 +116,7 @@ class Outbox:
         self._max_bytes = max_bytes
         self._overflow = overflow
         self._queue: deque[Any] = deque()
-        """Batches as they are, or (tag, size, batch) if measured."""
+        """Batches as they are, or ``_Measured``."""
         self._callers = threading.Lock()  # among publishing threads; the sender never takes it
         self._tag_per_put = 1 if overflow == "drop_oldest" else 0
         self._most_unmeasured = self._unmeasured_allowed()
@@ -167,7 +179,7 @@ class Outbox:
                 self._next_tag += reason != self._refusal
                 return
             self._put_bytes += size
-            self._queue.append((self._next_tag, size, batch))
+            self._queue.append(_Measured(self._next_tag, size, batch))
             # After the append: the sender must not take a batch on its way for a lost one.
             self._next_tag += self._tag_per_put
             if nothing_waits:
@@ -181,7 +193,7 @@ class Outbox:
                 item = self._queue[index]
             except IndexError:  # the sender took it meanwhile
                 break
-            if type(item) is not tuple:
+            if type(item) is not _Measured:
                 total += _size_or_none(item) or 0
         return total
 
@@ -225,11 +237,11 @@ class Outbox:
             return self._wait_for_room(size)
         while self._is_full(size):
             try:
-                _, old_size, old = self._queue.popleft()
+                old: _Measured = self._queue.popleft()
             except IndexError:  # the sender took the rest
                 break
-            self._discarded_bytes += old_size
-            self._lose(OVERFLOW, count_events(old))
+            self._discarded_bytes += old.size
+            self._lose(OVERFLOW, count_events(old.batch))
         return None
 
     def _wait_for_room(self, size: int) -> str | None:
@@ -255,12 +267,11 @@ class Outbox:
                 item = queue.popleft()
             except IndexError:
                 break
-            if type(item) is tuple:
-                tag, size, batch = item
-                total += size
-                measured += size
-                taken.append(Waiting(tag - self._expected_tag, batch))
-                self._expected_tag = tag + self._tag_per_put
+            if type(item) is _Measured:
+                total += item.size
+                measured += item.size
+                taken.append(Waiting(item.tag - self._expected_tag, item.batch))
+                self._expected_tag = item.tag + self._tag_per_put
             else:
                 total += _BATCH_BYTES
                 taken.append(Waiting(0, item))
