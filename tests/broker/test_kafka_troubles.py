@@ -175,6 +175,13 @@ def test_a_missing_topic_is_named_and_used_once_it_exists(strict: KafkaBroker, t
     cache.publisher.shutdown()
 
 
+def test_check_connect_names_a_missing_topic(strict: KafkaBroker, topic: str) -> None:
+    """The same cause, before any engine starts."""
+    done = check(mapping_of(strict.bootstrap(), topic), "10")
+    assert done.returncode == 1
+    assert f"topic '{topic}' does not exist" in done.stdout + done.stderr
+
+
 def test_create_topics_makes_the_topic_as_told(strict: KafkaBroker, topic: str) -> None:
     """``create_topics``: partitions, retention and deletion as the settings say."""
     config = configure(
