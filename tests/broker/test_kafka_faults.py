@@ -152,17 +152,18 @@ def test_a_leader_that_dies_loses_nothing(cluster: MockCluster, driver: SinkDriv
 
 
 def test_a_slow_broker_is_only_slow(cluster: MockCluster, driver: SinkDriver) -> None:
-    """Answers that take 300 ms: calls do not wait for them, and all is confirmed."""
-    cluster.set_round_trip(1, 300)
-    driver.queue([b"x" * 100] * 1000)
+    """Answers that take 1 s: calls do not wait for them, and all is confirmed."""
+    cluster.set_round_trip(1, 1_000)
+    driver.queue([b"x" * 100] * 200)
     longest_s = 0.0
     while not driver.is_settled():
         began = time.monotonic()
         driver.step()
         longest_s = max(longest_s, time.monotonic() - began)
         time.sleep(0.002)
-    assert longest_s < 0.25
-    assert_in_order(log_of(cluster, 1000), set(), 1000)
+    assert longest_s < 0.7  # some 15 ms of work, on however busy a machine
+    cluster.set_round_trip(1, 0)
+    assert_in_order(log_of(cluster, 200), set(), 200)
 
 
 def test_a_record_too_large_costs_itself_only(cluster: MockCluster, driver: SinkDriver) -> None:
