@@ -59,6 +59,9 @@ def open_driver(cluster: MockCluster, linger_ms: int) -> Iterator[SinkDriver]:
         topic=TOPIC,
         linger_ms=linger_ms,
         request_timeout_ms=2_000,
+        # kafka-python 3.0.12 may forget what it has for a broker that leaves the metadata just then
+        # (UnknownBrokerIdError in its thread); what ends that wait is this deadline.
+        delivery_timeout_ms=8_000,
         kafka_options={"api_version": [2, 3], "retry_backoff_ms": 20},
     )
     sink = KafkaBackend().open_sink(settings, STREAM)
