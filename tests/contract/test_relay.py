@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvevents_core.testing import TcpRelay
+from kvevents_core.testing.resources import held
 
 
 class Echo:
@@ -92,3 +93,15 @@ def test_a_slow_relay_answers_late(relay: TcpRelay) -> None:
     started = time.monotonic()
     assert ask(relay) == b"hello"
     assert time.monotonic() - started >= 0.2
+
+
+def test_a_waiting_relay_opens_nothing(relay: TcpRelay) -> None:
+    """A relay that waits holds the same descriptors at every moment.
+
+    The kit compares what a process holds before and after; a relay's own descriptors that come and
+    go would look like the backend's.
+    """
+    before = held()
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        assert held().beyond(before) == []
