@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 
 class Settled(msgspec.Struct, gc=False):
-    """A record that left the window."""
+    """Records that left the window together."""
 
-    record: Record
+    records: list[Record]
     events: int
+    """Events in all of them."""
     rejected: str | None
-    """None: delivered, as far as the transport says. Else why it is lost."""
+    """None: delivered, as far as the transport says. Else why they are lost."""
 
 
 class InFlight:
@@ -42,22 +43,21 @@ class InFlight:
         self._max_batches = max_batches
         self._max_bytes = max_bytes
         self._pending: deque[Record] = deque()
+        self._pending_events: deque[int] = deque()  # of each of them
         self._pending_bytes = 0
         self._unconfirmed: dict[int, Record] = {}
+        self._unconfirmed_events: dict[int, int] = {}
         self._unconfirmed_bytes = 0
-        self._events_of: dict[int, int] = {}
 
     def add(self, record: Record, events: int) -> None:
         """Queue ``record``, which carries ``events`` events, behind all others."""
-        self._pending.append(record)
-        self._pending_bytes += len(record.payload)
-        self._events_of[record.seq] = events
+        self.extend((record,), (events,))
 
-    def extend(self, records: Sequence[Record], events: Iterable[int]) -> None:
+    def extend(self, records: Sequence[Record], events: Sequence[int]) -> None:
         """Queue ``records`` with as many counts of events behind all others."""
         self._pending.extend(records)
-        self._pending_bytes += sum([len(record.payload) for record in records])
-        self._events_of.update(zip([record.seq for record in records], events, strict=True))
+        self._pending_events.extend(events)
+        self._pending_bytes += _payload_bytes(records)
 
     @property
     def pending(self) -> deque[Record]:
@@ -90,29 +90,32 @@ class InFlight:
 
     def take(self, count: int) -> list[Settled]:
         """Note that the sink took the first ``count`` records; return those that are settled."""
-        settled: list[Settled] = []
-        taken_bytes = 0
         # A sink that claims more than it was offered must not upset the counters.
-        for _ in range(min(count, len(self._pending))):
-            record = self._pending.popleft()
-            taken_bytes += len(record.payload)
-            if self._confirms:
-                self._unconfirmed[record.seq] = record
-            else:
-                settled.append(Settled(record, self._events_of.pop(record.seq, 0), None))
-        self._pending_bytes -= taken_bytes
-        self._unconfirmed_bytes += taken_bytes if self._confirms else 0
-        return settled
+        count = min(count, len(self._pending))
+        if count <= 0:
+            return []
+        records = [self._pending.popleft() for _ in range(count)]
+        events = [self._pending_events.popleft() for _ in range(count)]
+        size = _payload_bytes(records)
+        self._pending_bytes -= size
+        if not self._confirms:
+            return [Settled(records, sum(events), None)]
+        seqs = [record.seq for record in records]
+        self._unconfirmed.update(zip(seqs, records, strict=True))
+        self._unconfirmed_events.update(zip(seqs, events, strict=True))
+        self._unconfirmed_bytes += size
+        return []
 
     def settle(self, receipts: Iterable[Receipt]) -> list[Settled]:
         """Apply ``receipts``; a receipt for what is not waiting is ignored."""
         settled: list[Settled] = []
         for receipt in receipts:
-            for seq in self._waiting_between(receipt.first_seq, receipt.last_seq):
-                record = self._unconfirmed.pop(seq)
-                self._unconfirmed_bytes -= len(record.payload)
-                events = self._events_of.pop(seq, 0)
-                settled.append(Settled(record, events, receipt.rejected))
+            seqs = self._waiting_between(receipt.first_seq, receipt.last_seq)
+            if seqs:
+                records = [self._unconfirmed.pop(seq) for seq in seqs]
+                events = sum([self._unconfirmed_events.pop(seq) for seq in seqs])
+                self._unconfirmed_bytes -= _payload_bytes(records)
+                settled.append(Settled(records, events, receipt.rejected))
         return settled
 
     def _waiting_between(self, first_seq: int, last_seq: int) -> list[int]:
@@ -122,24 +125,31 @@ class InFlight:
 
     def take_back(self) -> None:
         """Put everything unconfirmed before what waits, in seq order: it must be sent again."""
-        again = sorted(self._unconfirmed.values(), key=lambda record: record.seq)
-        self._pending.extendleft(reversed(again))
+        seqs = sorted(self._unconfirmed, reverse=True)
+        self._pending.extendleft([self._unconfirmed[seq] for seq in seqs])
+        self._pending_events.extendleft([self._unconfirmed_events[seq] for seq in seqs])
         self._pending_bytes += self._unconfirmed_bytes
-        self._unconfirmed.clear()
-        self._unconfirmed_bytes = 0
+        self._forget_unconfirmed()
 
     def drop_unconfirmed(self) -> tuple[int, int]:
         """Forget what waits for a receipt; return (records, events)."""
-        count = len(self._unconfirmed)
-        events = sum(self._events_of.pop(seq, 0) for seq in self._unconfirmed)
-        self._unconfirmed.clear()
-        self._unconfirmed_bytes = 0
-        return count, events
+        dropped = len(self._unconfirmed), sum(self._unconfirmed_events.values())
+        self._forget_unconfirmed()
+        return dropped
 
     def drop_pending(self) -> tuple[int, int]:
         """Forget what the sink has not taken; return (records, events)."""
-        count = len(self._pending)
-        events = sum(self._events_of.pop(record.seq, 0) for record in self._pending)
+        dropped = len(self._pending), sum(self._pending_events)
         self._pending.clear()
+        self._pending_events.clear()
         self._pending_bytes = 0
-        return count, events
+        return dropped
+
+    def _forget_unconfirmed(self) -> None:
+        self._unconfirmed.clear()
+        self._unconfirmed_events.clear()
+        self._unconfirmed_bytes = 0
+
+
+def _payload_bytes(records: Iterable[Record]) -> int:
+    return sum([len(record.payload) for record in records])

@@ -7,6 +7,7 @@ sees each loss as a gap. Sender thread only. Does no I/O.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,28 +75,35 @@ class Numbering:
 
     def add(self, items: Iterable[Waiting], max_message_bytes: int | None) -> None:
         """Number ``items``, and the losses before them; all reach the window and the ring at once."""
+        limit = sys.maxsize if max_message_bytes is None else max_message_bytes
+        encode = self._encoder.encode
         try:
             for item in items:
+                if item.lost_before:
+                    self.skip(item.lost_before)
+                batch: Any = item.batch
                 try:
-                    self._add(item, max_message_bytes)
+                    try:
+                        payload = encode(batch)
+                    except EncodeError:
+                        self._add_surviving(batch, limit)
+                        continue
+                    if len(payload) <= limit:
+                        self._number(payload, count_events(batch))
+                    else:
+                        self._add_parts(batch, limit)
                 except Exception as error:  # it costs itself, not the batches behind it
                     self._give_up(item, error)
         finally:
             self._hand_over()
 
-    def _add(self, item: Waiting, max_message_bytes: int | None) -> None:
-        if item.lost_before:
-            self.skip(item.lost_before)
-        batch: Any = item.batch
-        payload: bytes | None
-        try:
-            payload, lost = self._encoder.encode(batch), 0
-        except EncodeError:
-            payload, lost = self._encoder.encode_surviving(batch)
+    def _add_surviving(self, batch: Any, limit: int) -> None:
+        """Number what can be encoded of ``batch``."""
+        payload, lost = self._encoder.encode_surviving(batch)
         if payload is None:
             self._lose(stats.ENCODE, lost)
-        elif max_message_bytes is not None and len(payload) > max_message_bytes:
-            self._add_parts(batch, max_message_bytes)
+        elif len(payload) > limit:
+            self._add_parts(batch, limit)
         else:
             self._number(payload, count_events(batch) - lost)
             if lost:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -132,6 +133,7 @@ class Sender:
         return self._thread.is_alive()
 
     def _run(self) -> None:
+        _leave_signals_to_the_engine()
         self._guarded(self._start_sink)
         idle_since = held_since = time.monotonic()
         while self._stop_at is None:
@@ -241,20 +243,18 @@ class Sender:
     def _count(self, settled: Iterable[Settled]) -> int:
         moved = 0
         counters = self._counters
-        events = size = rejected = 0
-        for one in settled:
-            moved += 1
-            if one.rejected is None:
-                events += one.events
-                size += len(one.record.payload)
-            else:
-                rejected += 1
-                counters.lose(stats.REJECTED, 1, one.events)
-                self._numbering.note_rejected(one.record.seq)
-                self._log_rejected(one.record.seq, one.rejected)
-        counters.published_batches += moved - rejected
-        counters.published_events += events
-        counters.published_bytes += size
+        for group in settled:
+            count = len(group.records)
+            moved += count
+            if group.rejected is None:
+                counters.published_batches += count
+                counters.published_events += group.events
+                counters.published_bytes += sum([len(one.payload) for one in group.records])
+                continue
+            counters.lose(stats.REJECTED, count, group.events)
+            for record in group.records:
+                self._numbering.note_rejected(record.seq)
+                self._log_rejected(record.seq, group.rejected)
         return moved
 
     def _discard_superseded(self, by: int) -> int:
@@ -331,3 +331,13 @@ class Sender:
             seq,
             why,
         )
+
+
+def _leave_signals_to_the_engine() -> None:
+    """Have signals delivered to other threads, so that none interrupts a client's call half-way.
+
+    Threads that the sink starts from here inherit it. A fault of this very thread stays one.
+    """
+    if hasattr(signal, "pthread_sigmask"):
+        faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)

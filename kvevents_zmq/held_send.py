@@ -1,10 +1,13 @@
-"""Send three frames without letting go of the interpreter lock.
+"""Send a message without letting go of the interpreter lock, in one call into libzmq.
 
 pyzmq releases the lock in every send; a main thread that computes without pause gives it back only
 after the switch interval (5 ms), so that three sends a record crawl just when an engine is busiest.
-``zmq_send`` with DONTWAIT on a PUB copies the frame and never waits, hence it may be called with the
-lock held. It is looked up in the very libzmq that pyzmq uses, through ``ctypes.PyDLL``; where that
+Sending with DONTWAIT copies the frames and never waits, hence it may be done with the lock held. The
+functions are looked up in the very libzmq that pyzmq uses, through ``ctypes.PyDLL``; where that
 cannot be done (no such symbol, another version), pyzmq's own send does the work.
+
+``zmq_sendiov`` (zmq.h of libzmq 4.3.5, "experimental") takes all frames at once. What it does not
+tell is how many it took before a signal interrupted it; the sender's thread has signals blocked.
 """
 
 from __future__ import annotations
@@ -16,8 +19,6 @@ from typing import Any, Final
 
 import zmq
 
-from kvevents_zmq.frames import SEQ_BYTES
-
 HELD_MAX_BYTES: Final = 65_536
 """A larger payload is copied without the lock, which its copying would hold too long."""
 SendMessage = Callable[[bytes, bytes], None]
@@ -26,53 +27,64 @@ MORE: Final = int(zmq.SNDMORE | zmq.DONTWAIT)
 LAST: Final = int(zmq.DONTWAIT)
 
 
-def message_sender(socket: zmq.Socket[Any], topic: bytes) -> SendMessage:
-    """Return what sends ``topic``, a seq and a payload as one message of ``socket``, a PUB or XPUB.
+class _Frame(ctypes.Structure):
+    """``struct iovec``."""
+
+    _fields_ = (("base", ctypes.c_char_p), ("size", ctypes.c_size_t))
+
+
+def message_sender(socket: zmq.Socket[Any], *prefix: bytes) -> SendMessage:
+    """Return what sends the frames ``prefix``, then a seq and a payload, as one message.
 
     It raises ``zmq.ZMQError`` if libzmq refuses the first frame; then nothing was taken.
     """
-    zmq_send = _find_zmq_send()
-    if zmq_send is None:
-        return _plain_message_sender(socket, topic)
-    return _held_message_sender(socket, topic, zmq_send)
+    zmq_sendiov = _find("zmq_sendiov")
+    if zmq_sendiov is None:
+        return _plain_message_sender(socket, prefix)
+    return _held_message_sender(socket, prefix, zmq_sendiov)
 
 
 def frame_sender(socket: zmq.Socket[Any]) -> SendFrame:
     """Return what sends one frame of ``socket`` with the flags given (``MORE`` or ``LAST``)."""
-    zmq_send = _find_zmq_send()
+    zmq_send = _find("zmq_send")
     return socket.send if zmq_send is None else _held_frame_sender(socket, zmq_send)
 
 
-def _plain_message_sender(socket: zmq.Socket[Any], topic: bytes) -> SendMessage:
+def _plain_message_sender(socket: zmq.Socket[Any], prefix: tuple[bytes, ...]) -> SendMessage:
     send = socket.send
 
     def send_message(seq: bytes, payload: bytes) -> None:
-        send(topic, MORE)
+        for frame in prefix:
+            send(frame, MORE)
         send(seq, MORE)
         send(payload, LAST)
 
     return send_message
 
 
-def _held_message_sender(socket: zmq.Socket[Any], topic: bytes, zmq_send: Any) -> SendMessage:
+def _held_message_sender(
+    socket: zmq.Socket[Any], prefix: tuple[bytes, ...], zmq_sendiov: Any
+) -> SendMessage:
+    frames = (_Frame * (len(prefix) + 2))(*(_Frame(frame, len(frame)) for frame in prefix))
+    seq_frame, payload_frame = frames[-2], frames[-1]
     # Without declared argument types ctypes takes these as they are, at half the cost.
-    address, size_t = ctypes.c_void_p(socket.underlying), ctypes.c_size_t
-    topic_size, seq_size = size_t(len(topic)), size_t(SEQ_BYTES)
-    plain = _plain_message_sender(socket, topic)
-    send_frame = _held_frame_sender(socket, zmq_send)
+    arguments = (
+        ctypes.c_void_p(socket.underlying),
+        ctypes.byref(frames),
+        ctypes.c_size_t(len(frames)),
+        MORE,
+    )
+    plain = _plain_message_sender(socket, prefix)
 
     def send_message(seq: bytes, payload: bytes) -> None:
         size = len(payload)
         if size > HELD_MAX_BYTES:
             plain(seq, payload)
             return
-        # What is refused is sent once more by ``send_frame``, which knows what to make of it.
-        if zmq_send(address, topic, topic_size, MORE) < 0:
-            send_frame(topic, MORE)
-        if zmq_send(address, seq, seq_size, MORE) < 0:
-            send_frame(seq, MORE)
-        if zmq_send(address, payload, size_t(size), LAST) < 0:
-            send_frame(payload, LAST)
+        seq_frame.base, seq_frame.size = seq, len(seq)
+        payload_frame.base, payload_frame.size = payload, size
+        while zmq_sendiov(*arguments) < 0:
+            _raise_unless_interrupted()
 
     return send_message
 
@@ -87,17 +99,21 @@ def _held_frame_sender(socket: zmq.Socket[Any], zmq_send: Any) -> SendFrame:
             send(frame, flags)
             return
         while zmq_send(address, frame, size_t(size), flags) < 0:
-            error = ctypes.get_errno()
-            if error == zmq.EAGAIN:
-                raise zmq.Again(error)
-            if error != errno.EINTR:
-                raise zmq.ZMQError(error)
+            _raise_unless_interrupted()
 
     return send_frame
 
 
-def _find_zmq_send() -> Any:
-    """Return libzmq's ``zmq_send``, or None where it is not the one that pyzmq uses."""
+def _raise_unless_interrupted() -> None:
+    error = ctypes.get_errno()
+    if error == zmq.EAGAIN:
+        raise zmq.Again(error)
+    if error != errno.EINTR:
+        raise zmq.ZMQError(error)
+
+
+def _find(symbol: str) -> Any:
+    """Return a function of libzmq that returns an int, or None where it is not pyzmq's libzmq."""
     try:
         from zmq.backend.cython import _zmq
 
@@ -105,7 +121,7 @@ def _find_zmq_send() -> Any:
         version = (ctypes.c_int * 3)()
         at = [ctypes.byref(version, n * ctypes.sizeof(ctypes.c_int)) for n in range(3)]
         library.zmq_version(*at)
-        found = library.zmq_send
+        found = getattr(library, symbol)
     except (ImportError, OSError, AttributeError):
         return None
     if tuple(version) != zmq.zmq_version_info():

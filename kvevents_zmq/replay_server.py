@@ -15,7 +15,7 @@ import zmq
 
 from kvevents_core import Record, SinkHost, StreamId
 from kvevents_zmq.frames import END, HEAD_REQUEST, HeadReply, format_head, parse_request
-from kvevents_zmq.held_send import LAST, MORE, frame_sender
+from kvevents_zmq.held_send import LAST, MORE, SendMessage, frame_sender, message_sender
 
 CLIENT_HWM: Final = 256
 """Messages libzmq holds for one client: what a client that stopped reading can cost, beside TCP's."""
@@ -28,13 +28,15 @@ STALLED_S: Final = 60.0
 class _Client:
     """What one client asked for and has not got yet."""
 
-    def __init__(self, identity: bytes) -> None:
+    def __init__(self, identity: bytes, send_record: SendMessage) -> None:
         self.identity = identity
+        self.send_record = send_record
         self.requests: deque[int | bytes] = deque()
         self.answering = False
         self.next_seq = 0
         self.stop_seq = 0
-        self.replies: deque[list[bytes]] = deque()
+        self.replies: deque[Record | tuple[bytes, ...]] = deque()
+        """Records, and the frames of what is none."""
         self.moved_at = time.monotonic()
 
 
@@ -72,7 +74,10 @@ class ReplayServer:
             if request is None:
                 self.ignored += 1
                 continue
-            client = self._clients.setdefault(frames[0], _Client(frames[0]))
+            client = self._clients.get(frames[0])
+            if client is None:
+                send_record = message_sender(self._router, frames[0], b"", self._topic)
+                client = self._clients[frames[0]] = _Client(frames[0], send_record)
             if len(client.requests) < _WAITING_REQUESTS:
                 client.requests.append(request)
             else:
@@ -90,23 +95,27 @@ class ReplayServer:
 
     def _answer_one(self, client: _Client) -> tuple[bool, bool]:
         """Return (whether a message went, whether more is to come or may yet be asked)."""
-        sent = False
-        if not client.replies and not self._fill(client):
-            return sent, False
-        while client.replies:
-            try:
-                self._send(client.identity, client.replies[0])
-            except zmq.Again:
-                return sent, time.monotonic() - client.moved_at < STALLED_S
-            except zmq.ZMQError as exc:
-                if exc.errno != zmq.EHOSTUNREACH:
-                    raise
-                return sent, False
-            client.replies.popleft()
-            self.sent += 1
+        replies = client.replies
+        if not replies and not self._fill(client):
+            return False, False
+        owed = len(replies)
+        try:
+            while replies:
+                self._send(client, replies[0])
+                replies.popleft()
+        except zmq.Again:
+            alive = len(replies) < owed or time.monotonic() - client.moved_at < STALLED_S
+        except zmq.ZMQError as exc:
+            if exc.errno != zmq.EHOSTUNREACH:
+                raise
+            alive = False
+        else:
+            alive = True
+        sent = owed - len(replies)
+        self.sent += sent
+        if sent:
             client.moved_at = time.monotonic()
-            sent = True
-        return sent, True
+        return bool(sent), alive
 
     def _fill(self, client: _Client) -> bool:
         """Put the next portion into ``client.replies``; False if nothing is owed any more."""
@@ -121,7 +130,7 @@ class ReplayServer:
             client.next_seq, client.stop_seq = max(wanted, first), next_seq
             if request == HEAD_REQUEST:
                 head = HeadReply(self._stream, self._host.epoch(), first, next_seq)
-                client.replies.append(format_head(head))
+                client.replies.append(tuple(format_head(head)))
         self._read_portion(client)
         return True
 
@@ -129,22 +138,19 @@ class ReplayServer:
         records: list[Record] = []
         if client.next_seq < client.stop_seq:
             records = self._host.history.read(client.next_seq, _PORTION_RECORDS)
-        for record in records:
-            if record.seq >= client.stop_seq:
-                client.next_seq = client.stop_seq
-                break
-            client.replies.append(
-                [b"", self._topic, record.seq.to_bytes(8, "big"), record.payload]
-            )
-            client.next_seq = record.seq + 1
+        client.replies.extend([each for each in records if each.seq < client.stop_seq])
+        if records:
+            client.next_seq = records[-1].seq + 1
         if len(records) < _PORTION_RECORDS or client.next_seq >= client.stop_seq:
-            client.replies.append(list(END))
+            client.replies.append(END)
             client.answering = False
 
-    def _send(self, identity: bytes, frames: list[bytes]) -> None:
+    def _send(self, client: _Client, reply: Record | tuple[bytes, ...]) -> None:
         """Send one message; a full or gone client shows at the first frame, before any is taken."""
-        send = self._send_frame
-        send(identity, MORE)
-        for frame in frames[:-1]:
-            send(frame, MORE)
-        send(frames[-1], LAST)
+        if isinstance(reply, Record):
+            client.send_record(reply.seq.to_bytes(8, "big"), reply.payload)
+            return
+        self._send_frame(client.identity, MORE)
+        for frame in reply[:-1]:
+            self._send_frame(frame, MORE)
+        self._send_frame(reply[-1], LAST)

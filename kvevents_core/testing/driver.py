@@ -42,8 +42,10 @@ class SinkDriver:
         self.next_seq = 0
         self.receipts: list[Receipt] = []
         """All receipts so far, as they came."""
-        self.settled: list[Settled] = []
-        """All records that left the window, as they left."""
+        self.delivered: set[int] = set()
+        """Numbers of the records that left the window and are not lost."""
+        self.rejected: dict[int, str] = {}
+        """Number of each record that the transport refused, and why."""
         self.ring = ReplayRing(_RING_BATCHES, _BYTES)
         self.patience_s = patience_s
         self._wanted_epoch = epoch
@@ -131,11 +133,19 @@ class SinkDriver:
             return 0
         receipts = list(self.sink.take_receipts())
         self.receipts += receipts
-        self.settled += self._window.settle(receipts)
+        self._note(self._window.settle(receipts))
         if status.generation != self._generation:
             self._generation = status.generation
             self._window.take_back()
         offer = self._window.offer()[:GROUP]
         taken = self.sink.send(offer) if offer else 0
-        self.settled += self._window.take(taken)
+        self._note(self._window.take(taken))
         return taken
+
+    def _note(self, settled: Iterable[Settled]) -> None:
+        for group in settled:
+            seqs = [record.seq for record in group.records]
+            if group.rejected is None:
+                self.delivered.update(seqs)
+            else:
+                self.rejected.update(dict.fromkeys(seqs, group.rejected))

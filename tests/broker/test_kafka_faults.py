@@ -107,10 +107,6 @@ def assert_in_order(log: list[tuple[int, bytes]], lost: set[int], last_seq: int)
     assert first_times == [seq for seq in range(last_seq + 1) if seq not in lost]
 
 
-def rejected_of(driver: SinkDriver) -> dict[int, str]:
-    return {s.record.seq: s.rejected for s in driver.settled if s.rejected}
-
-
 @pytest.mark.parametrize(
     "errors",
     [
@@ -128,7 +124,7 @@ def test_passing_faults_lose_nothing(
     cluster.fail_next(PRODUCE, *errors)
     driver.send([b"%d" % number for number in range(300)])
     driver.settle()
-    assert rejected_of(driver) == {}
+    assert driver.rejected == {}
     assert_in_order(log_of(cluster, 300), set(), 300)
 
 
@@ -176,7 +172,7 @@ def test_a_record_too_large_costs_itself_only(cluster: MockCluster, driver: Sink
     driver.settle()  # or it would be one of a group
     driver.send([b"behind"] * 100)
     driver.settle()
-    assert rejected_of(driver) == {1: "too_large"}
+    assert driver.rejected == {1: "too_large"}
     assert_in_order(log_of(cluster, 101), {1}, 101)
 
 
@@ -186,7 +182,7 @@ def test_a_group_too_large_is_divided(cluster: MockCluster, gathering_driver: Si
     cluster.fail_next(PRODUCE, MESSAGE_TOO_LARGE)
     driver.queue([b"one of many"] * 100)
     driver.settle()
-    assert rejected_of(driver) == {}
+    assert driver.rejected == {}
     assert_in_order(log_of(cluster, 100), set(), 100)
 
 
@@ -205,7 +201,7 @@ def test_a_refused_record_is_found_among_many(
     sent = driver.queue([b"%d" % number for number in range(20)])
     cluster.fail_next(PRODUCE, error, error)  # the group, then its first record alone
     driver.settle()
-    assert rejected_of(driver) == {sent[0].seq: reason}
+    assert driver.rejected == {sent[0].seq: reason}
     driver.send([b"next"])
     driver.settle()
     last = driver.next_seq - 1
@@ -220,7 +216,7 @@ def test_errors_that_lie_in_no_record_lose_nothing(
     cluster.fail_next(PRODUCE, error)
     driver.send([b"%d" % number for number in range(100)])
     driver.settle()
-    assert rejected_of(driver) == {}
+    assert driver.rejected == {}
     assert driver.sink.status().generation > 0
     assert_in_order(log_of(cluster, 100), set(), 100)
     assert driver.sink.status().error is None

@@ -6,7 +6,7 @@ import ctypes
 import errno
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import zmq
@@ -80,20 +80,29 @@ def test_another_refusal_is_a_zmq_error(pair) -> None:
 def test_a_signal_in_the_middle_of_a_message_does_not_tear_it(
     pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EINTR means: that frame once more."""
-    real = held_send._find_zmq_send()
-    assert real is not None
-    interrupt = iter([False, True, True, False, True, False])
+    """EINTR means: that frame, or the message of which nothing went, once more."""
+    find = held_send._find
+    interrupt = iter([True, True, False, False, True, False])
 
-    def interrupted(*arguments: object) -> int:
-        if next(interrupt):
-            ctypes.set_errno(errno.EINTR)
-            return -1
-        return int(real(*arguments))
+    def interrupting(symbol: str) -> Callable[..., int]:
+        real = find(symbol)
+        assert real is not None
 
-    monkeypatch.setattr(held_send, "_find_zmq_send", lambda: interrupted)
+        def interrupted(*arguments: object) -> int:
+            if next(interrupt):
+                ctypes.set_errno(errno.EINTR)
+                return -1
+            return int(real(*arguments))
+
+        return interrupted
+
+    monkeypatch.setattr(held_send, "_find", interrupting)
     held_send.message_sender(pair[0], b"t")(bytes(8), b"p")
+    send = held_send.frame_sender(pair[0])
+    send(b"one", held_send.MORE)
+    send(b"two", held_send.LAST)
     assert pair[1].recv_multipart() == [b"t", bytes(8), b"p"]
+    assert pair[1].recv_multipart() == [b"one", b"two"]
 
 
 def test_without_the_symbol_pyzmq_sends(pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,11 +114,11 @@ def test_without_the_symbol_pyzmq_sends(pair, monkeypatch: pytest.MonkeyPatch) -
 
         with monkeypatch.context() as patched:
             patched.setattr(ctypes, "PyDLL", fail)
-            assert held_send._find_zmq_send() is None
+            assert held_send._find("zmq_send") is None
             held_send.message_sender(pair[0], b"t")(bytes(8), b"p")
         assert pair[1].recv_multipart() == [b"t", bytes(8), b"p"]
     monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 0, 0))
-    assert held_send._find_zmq_send() is None
+    assert held_send._find("zmq_sendiov") is None
 
 
 def test_the_lock_is_kept_across_a_group() -> None:

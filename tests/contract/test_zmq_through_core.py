@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket as system
 import time
 from pathlib import Path
@@ -156,3 +157,34 @@ def test_whether_it_binds_is_logged_with_the_reason(caplog: pytest.LogCaptureFix
     assert "is bound at" in caplog.text
     assert "given by bind" in caplog.text
     assert "dials tcp://127.0.0.1:1 (inferred from the host)" in caplog.text
+
+
+def test_a_storm_of_signals_tears_no_message() -> None:
+    """A profiler's or a supervisor's signals: every message has its three frames, all arrive."""
+    config = {"endpoint": f"tcp://127.0.0.1:{free_port()}", "bind": True, "topic": ""}
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    publisher = opened(config)
+    context = zmq.Context()
+    raw = context.socket(zmq.SUB)
+    raw.rcvhwm, raw.linger, raw.rcvtimeo = 0, 0, 10_000
+    raw.subscribe(b"")
+    raw.connect(str(config["endpoint"]))
+    try:
+        while not raw.poll(20):
+            publish(publisher, 1)
+        first = int.from_bytes(raw.recv_multipart()[1], "big")
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        for _ in range(100):
+            publish(publisher, 100)
+            time.sleep(0)
+        messages = [raw.recv_multipart() for _ in range(10_000)]
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        seqs = [int.from_bytes(frames[1], "big") for frames in messages]
+        assert {len(frames) for frames in messages} == {3}
+        assert seqs == list(range(first + 1, first + 10_001))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        raw.close()
+        context.term()
+        publisher.shutdown()

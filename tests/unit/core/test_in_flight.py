@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvevents_core.backend import Receipt, Record
-from kvevents_core.in_flight import InFlight
+from kvevents_core.in_flight import InFlight, Settled
 from kvevents_core.naming import StreamId
 
 STREAM = StreamId("t", "m", "i", 0)
@@ -28,15 +28,15 @@ def window(
     return made
 
 
-def seqs(settled: list[object]) -> list[int]:
-    return [one.record.seq for one in settled]  # type: ignore[attr-defined]
+def seqs(settled: list[Settled]) -> list[int]:
+    return [record.seq for group in settled for record in group.records]
 
 
 def test_without_receipts_what_is_taken_is_settled() -> None:
     """A transport that confirms nothing settles a record when the client takes it."""
     made = window(confirms=False, records=3)
     settled = made.take(2)
-    assert [(s.record.seq, s.events, s.rejected) for s in settled] == [(0, 2, None), (1, 2, None)]
+    assert settled == [Settled([record(0), record(1)], 4, None)]
     assert made.size() == (1, 10)
 
 
@@ -63,7 +63,7 @@ def test_a_huge_range_costs_no_more_than_what_waits() -> None:
     """A receipt for 2**63 numbers is applied at once."""
     made = window(records=3)
     made.take(3)
-    assert len(made.settle([Receipt(0, 2**63)])) == 3
+    assert seqs(made.settle([Receipt(0, 2**63)])) == [0, 1, 2]
 
 
 def test_what_is_taken_back_stands_before_what_waits() -> None:
@@ -74,6 +74,21 @@ def test_what_is_taken_back_stands_before_what_waits() -> None:
     made.take_back()
     assert [r.seq for r in made.offer()] == [0, 2, 3, 4, 5]
     assert made.size() == (5, 50)
+
+
+def test_events_leave_with_their_records() -> None:
+    """Settled, dropped or taken back: the events of a record are counted once, with it."""
+    made = InFlight(confirms=True, max_batches=100, max_bytes=10_000)
+    made.extend([record(seq) for seq in range(5)], [1, 2, 4, 8, 16])
+    made.take(4)
+    refused, delivered = made.settle([Receipt(1, 1, "no"), Receipt(0, 0)])
+    assert refused == Settled([record(1)], 2, "no")
+    assert delivered == Settled([record(0)], 1, None)
+    made.take_back()
+    made.take(1)
+    assert made.drop_unconfirmed() == (1, 4)
+    assert made.drop_pending() == (2, 24)
+    assert made.size() == (0, 0)
 
 
 class Window(RuleBasedStateMachine):

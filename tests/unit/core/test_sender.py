@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Sequence
 
@@ -412,3 +413,23 @@ def test_the_engines_thread_never_encodes_or_sends() -> None:
     assert {what for what, _ in threads} == {"encode", "send"}
     assert {ident for _, ident in threads} == {line.sender._thread.ident}
     assert line.sender._thread.ident != threading.get_ident()
+
+
+def test_signals_are_the_engines() -> None:
+    """No signal that can wait interrupts a client's call; the engine's own thread takes them."""
+    line = Line()
+    blocked: set[int] = set()
+    send = line.sink.send
+
+    def watched_send(records: Sequence[Record]) -> int:
+        blocked.update(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return send(records)
+
+    line.sink.send = watched_send
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    line.sender.start()
+    wait_until(lambda: bool(line.sink.sent))
+    line.sender.stop(1.0)
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGPROF} <= blocked
+    assert signal.SIGSEGV not in blocked
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
