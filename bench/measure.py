@@ -31,9 +31,13 @@ class Line:
     target: str = ""
     met: bool | None = None
     """None where there is nothing to hold it against."""
+    at_limit: bool = False
+    """Whether ours is as good as a publisher that has nothing to do (``ready_made``)."""
 
     @property
     def verdict(self) -> str:
+        if self.met is False and self.at_limit:
+            return "missed, at the limit"
         return {True: "met", False: "MISSED", None: "-"}[self.met]
 
 

@@ -11,12 +11,11 @@ import json
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 import zmq
-
-from bench.contenders import Publisher
 
 SILENCE_MS = 4000
 
@@ -32,10 +31,20 @@ def summary(latencies_s: list[float]) -> dict[str, Any]:
     return {"p50_us": at(0.5), "p99_us": at(0.99), "max_us": at(1.0), "curve_us": curve}
 
 
+class Publishes(Protocol):
+    """What a reader needs of a publisher."""
+
+    endpoint: str
+
+    @property
+    def publish(self) -> Callable[[Any], None]:
+        """Publish one batch."""
+
+
 class Reader:
     """The reader's process, seen from the publisher's."""
 
-    def __init__(self, publisher: Publisher, make: Any) -> None:
+    def __init__(self, publisher: Publishes, make: Any) -> None:
         """Start it and publish batches of time 0 until the first arrived."""
         command = [sys.executable, "-m", "bench.reading", publisher.endpoint]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -12,6 +12,7 @@ from typing import Any
 from bench.contenders import OURS, Publisher, batch_maker
 from bench.measure import Line, compare, interleave, main
 from bench.reading import Reader
+from bench.ready_made import READY, ReadyMade, limit_line, limit_of
 
 TITLE = "Throughput to one decoding reader"
 SHAPES = {"a": (60_000, 3.0), "b": (20_000, 1.2), "c": (4_000, 1.0)}
@@ -20,6 +21,8 @@ SHAPES = {"a": (60_000, 3.0), "b": (20_000, 1.2), "c": (4_000, 1.0)}
 
 def trial(contender: str, shape: str, count: int) -> dict[str, Any]:
     """Publish as fast as the publisher takes."""
+    if contender == READY:
+        return _trial_of_the_limit(shape, count)
     # Theirs have no bound in bytes, so ours gets one that is out of reach.
     blocking = {"overflow": "block", "max_queue_bytes": 2**31} if contender == OURS else {}
     publisher = Publisher(contender, **blocking)
@@ -42,13 +45,27 @@ def trial(contender: str, shape: str, count: int) -> dict[str, Any]:
     }
 
 
+def _trial_of_the_limit(shape: str, count: int) -> dict[str, Any]:
+    sender, make = ReadyMade(), batch_maker(OURS, shape)
+    reader = Reader(sender, make)
+    messages = sender.encode([make(time.time()) for _ in range(count)])
+    began, began_cpu = time.time(), time.process_time()
+    sender.send_all(messages)
+    sender.publish(make(-1.0))
+    read = reader.result()
+    cpu_us = 1e6 * (time.process_time() - began_cpu) / count
+    return {"per_s": read["batches"] / (read["end"] - began), "cpu_us": cpu_us}
+
+
 def run(rounds: int) -> Sequence[Line]:
     """Measure every shape and return the lines."""
     lines = []
     for shape, (count, at_least) in SHAPES.items():
         found = interleave("throughput", rounds, shape=shape, count=count)
         what = f"batches per second, {shape}"
-        lines.append(compare(found, what, "per_s", unit="/s", at_least=at_least))
+        line = compare(found, what, "per_s", unit="/s", at_least=at_least)
+        limit = limit_of("throughput", rounds, shape=shape, count=count)
+        lines += [line, limit_line(line, found, limit, "per_s", unit="/s", is_rate=True)]
         what = f"CPU of the publishing process per batch, {shape}"
         lines.append(compare(found, what, "cpu_us", unit=" us"))
         missing = {name: sum(found.values(name, "missing")) for name in found.trials}

@@ -46,9 +46,10 @@ class ClosingPromises:
         driver = rig.open()
         driver.send([b"one"])
         driver.sink.close(1.0)
+        closed = driver.sink.status()
         assert _seconds(lambda: driver.sink.close(1.0)) < SLACK_S
         assert _seconds(lambda: driver.sink.flush(0.2)) < 0.2 + SLACK_S
-        driver.sink.status()
+        assert driver.sink.status().error == closed.error, "closing again went wrong"
         driver.sink.describe()
 
     def test_closing_a_source_twice_is_quiet_and_quick(self, rig: Rig) -> None:

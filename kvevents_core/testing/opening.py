@@ -111,7 +111,7 @@ class OpeningPromises:
         sink = driver.sink
         driver.run_until(lambda: sink.status().error is not None, "status tells the trouble")
         assert not sink.status().connected
-        assert list(source.receive(0.01)) is not None
+        source.receive(0.01)
         peer.start()
         driver.send([b"the peer is there now"])
         driver.settle()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from kvevents_core.backend import Arrival, Malformed, Record, Source, Trouble
@@ -43,16 +45,22 @@ class ReadingPromises:
         watch = rig.watch(driver)
         sent = driver.send([b"record %d" % number for number in range(700)])
         live = {o.seq: o.payload for o in watch.until_all(sent)}
-        channel, stream = next(iter(source.channels().items()))
-        assert stream == driver.stream
-        first = sent[100].seq
-        replayed: list[Record] = []
-        while portion := source.recover(channel, stream, first, 2.0):
-            replayed += portion
-            first = portion[-1].seq + 1
-        assert portion is not None, "history could not be read"
+        replayed = _history(source, driver, sent[100].seq)
         expected = [(r.stream, r.seq, live[r.seq]) for r in sent[100:]]
         assert [(r.stream, r.seq, r.payload) for r in replayed] == expected
+
+    def test_long_history_is_read_to_its_end(self, rig: Rig) -> None:
+        """C13: capability *replays*: more history than fits any buffer comes whole, in order."""
+        rig.need("replays")
+        driver = rig.open()
+        source = rig.open_source(start="latest")
+        _hear(rig, driver, source)
+        sent = []
+        for _ in range(40):  # 24 MB
+            sent += driver.send([os.urandom(8_000)] * 75)
+            source.receive(0.01)
+        replayed = _history(source, driver, sent[0].seq)
+        assert [(r.seq, r.payload) for r in replayed] == [(r.seq, r.payload) for r in sent]
 
     def test_head_tells_where_the_publisher_stands(self, rig: Rig) -> None:
         """C13: capability *replays*: ``head`` tells epoch, oldest and next seq."""
@@ -136,6 +144,18 @@ class ReadingPromises:
             meanwhile=lambda: driver.send([b"behind the garbage"]),
         )
         assert [a for a in arrivals if isinstance(a, Malformed | Trouble)], "no notice of it"
+
+
+def _history(source: Source, driver: SinkDriver, first_seq: int) -> list[Record]:
+    """Return what the source replays of the driver's stream from ``first_seq`` on."""
+    channel, stream = next(iter(source.channels().items()))
+    assert stream == driver.stream
+    replayed: list[Record] = []
+    while portion := source.recover(channel, stream, first_seq, 2.0):
+        replayed += portion
+        first_seq = portion[-1].seq + 1
+    assert portion is not None, "history could not be read"
+    return replayed
 
 
 def _hear(rig: Rig, driver: SinkDriver, source: Source) -> list[Arrival]:

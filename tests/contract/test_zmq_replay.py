@@ -8,6 +8,7 @@ import time
 import pytest
 import zmq
 from waiting import wait_until
+from zmq.utils.monitor import recv_monitor_message
 from zmq_raw import (
     END,
     STREAM,
@@ -303,3 +304,20 @@ def test_an_error_in_the_ring_is_shown_and_survived() -> None:
         published.ring.read = real  # type: ignore[method-assign]
         assert len(until_end(dealer)) == 2
         wait_until(lambda: published.sink.status().error is None)
+
+
+def test_a_huge_request_is_cut_off_before_it_takes_memory() -> None:
+    """A client that sends megabytes is disconnected by libzmq; it may come again with a sound one."""
+    with replaying() as published, dealer_of(published) as dealer:
+        published.publish(records(3))
+        assert len(ask(dealer, 0)) == 3
+        monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        dealer.send_multipart([b"", bytes(10_000_000)])
+        events = [
+            recv_monitor_message(monitor, 0)["event"] for _ in range(2) if monitor.poll(5000)
+        ]
+        dealer.disable_monitor()
+        monitor.close(0)
+        assert events == [zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED]
+        assert len(ask(dealer, 0)) == 3
+        assert published.sink.describe()["requests_ignored"] == 0

@@ -333,7 +333,7 @@ class TestDialling:
                 # A bound SUB subscribes once its thread attends to it, as a reader's does.
                 wait_until(lambda: sub.poll(0) or published.sink.send(batch) == 3)
                 assert [receive(sub) for _ in batch] == [frames_of(record) for record in batch]
-                assert published.sink.status().connected
+                wait_until(lambda: published.sink.status().connected)
 
     def test_without_a_reader_it_holds_for_a_while_and_goes_on(
         self, monkeypatch: pytest.MonkeyPatch
@@ -372,7 +372,7 @@ class TestDialling:
                     again.subscribe(b"")
                     again.bind(f"tcp://127.0.0.1:{port}")
                     shake_hands(published.sink, again)
-                    assert published.sink.status().connected
+                    wait_until(lambda: published.sink.status().connected)
 
 
 def test_closed_refuses_and_closing_again_is_quiet() -> None:
