@@ -25,6 +25,7 @@ ROWS = {
     "burst": 3,
     "throughput": 5,
     "starved": 5,
+    "starved_brokers": 3,
     "replay": 3,
     "stalled": 1,
     "memory": 1,

@@ -8,8 +8,11 @@ needed here is named in this module only.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,6 +42,38 @@ _producers: Final[weakref.WeakSet[KafkaProducer]] = weakref.WeakSet()
 Nets = list[KafkaNetClient]
 
 
+class _Loop(NetworkSelector):  # type: ignore[misc]
+    """kafka-python's event loop, whose thread is woken once for a group of records.
+
+    Waking it writes to a socket, which lets go of the interpreter lock; a main thread that computes
+    without pause gives it back only after the switch interval, for each record that opens a batch.
+    """
+
+    def __init__(self, **configs: Any) -> None:
+        self._holder: int | None = None  # a thread
+        self._owes_wakeup = False
+        super().__init__(**configs)
+
+    def wakeup(self) -> None:
+        """Wake the client's thread, or note that the holder owes it. Any thread."""
+        if self._holder == threading.get_ident():
+            self._owes_wakeup = True
+        else:
+            super().wakeup()
+
+    @contextmanager
+    def one_wakeup(self) -> Iterator[None]:
+        """Put off what this thread would wake the client's thread for to the end."""
+        self._holder = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._holder = None
+            if self._owes_wakeup:
+                self._owes_wakeup = False
+                super().wakeup()
+
+
 @dataclass(slots=True)
 class Client:
     """A producer or consumer, with the network client inside it."""
@@ -47,6 +82,8 @@ class Client:
     """The ``KafkaProducer`` or ``KafkaConsumer``."""
     net: KafkaNetClient
     client_id: str
+    loop: _Loop
+    """The event loop of ``net``."""
     missing_since: float | None = None
 
     @property
@@ -195,14 +232,16 @@ def _make(
     nets: Nets | None = None,
 ) -> Client:
     made: Nets = []
+    loops: list[_Loop] = []
 
     def net_client(**configs: Any) -> KafkaNetClient:
-        loop = NetworkSelector(**configs)
+        loop = _Loop(**configs)
         try:
             made.append(KafkaNetClient(net=loop, **configs))
         except Exception:
             loop.close()
             raise
+        loops.append(loop)
         if nets is not None:
             nets.append(made[-1])
         return made[-1]
@@ -226,7 +265,7 @@ def _make(
     # kafka-python 3.0.12 takes the option and does not hand it on to where it counts.
     may_create = wanted.get("allow_auto_create_topics", False)
     made[0].cluster.config["allow_auto_create_topics"] = may_create
-    return Client(api, made[0], client_id)
+    return Client(api, made[0], client_id, loops[0])
 
 
 def abandon_producer(client: Client) -> None:

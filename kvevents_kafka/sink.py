@@ -119,12 +119,13 @@ class KafkaSink(Sink):
                 return 0
             self._resume_seq = None
         taken = 0
-        for record in records:
-            if not self._give(client, record):
-                break
-            taken += 1
-        if taken:
-            self._window.call_when_settled(self._wake)
+        with client.loop.one_wakeup():
+            for record in records:
+                if not self._give(client, record):
+                    break
+                taken += 1
+            if taken:
+                self._window.call_when_settled(self._wake)
         return taken
 
     def _give(self, client: Client, record: Record) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,7 +83,7 @@ class FakeLink:
 
     def offer(self, *, alone: bool = False) -> FakeApi:
         api = FakeApi()
-        client: Any = SimpleNamespace(api=api)
+        client: Any = SimpleNamespace(api=api, loop=SimpleNamespace(one_wakeup=nullcontext))
         self.offers.append(Offer(client, 3, alone))
         return api
 
