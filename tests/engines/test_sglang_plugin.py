@@ -89,6 +89,14 @@ def test_wrong_flag_is_one_line(facts: dict[str, Any], text: str, phrase: str) -
     assert "\n" not in told
 
 
+def test_a_cache_that_is_off_is_warned_of(facts: dict[str, Any]) -> None:
+    """With ``--disable-radix-cache`` a stream stays empty: said once, at the start."""
+    (line,) = facts["starting"]["cache off"]
+    assert "[no_events] prefix caching is off (disable_radix_cache)" in line
+    assert facts["starting"]["cache on"] == []
+    assert facts["starting"]["cache off, null"] == []
+
+
 def test_secret_in_the_flag_is_refused(facts: dict[str, Any]) -> None:
     """SGLang shows the flag to others: the error names the variable and not the secret."""
     told = facts["starting"]["secret"]

@@ -84,11 +84,13 @@ def creating() -> dict[str, Any]:
     return facts
 
 
-def resolve(text: str) -> Any:
+def resolve(text: str, **options: Any) -> Any:
     """Take a flag as far as SGLang's launcher takes it before it starts anything."""
     from sglang.srt.server_args import ServerArgs
 
-    server_args = ServerArgs(model_path="dummy", page_size=16, device="cpu", kv_events_config=text)
+    server_args = ServerArgs(
+        model_path="dummy", page_size=16, device="cpu", kv_events_config=text, **options
+    )
     server_args.resolve_once()
     return server_args
 
@@ -125,7 +127,17 @@ def starting() -> dict[str, Any]:
         "toml": outcome(lambda: kind(create(f"@{FOLDER / 'kv.toml'}"))),
         "stock file": stock_file(),
         "unknown": outcome(resolve, '{"publisher":"kafak"}'),
+        "cache on": warnings_of('{"publisher":"memory"}'),
+        "cache off": warnings_of('{"publisher":"memory"}', disable_radix_cache=True),
+        "cache off, null": warnings_of('{"publisher":"null"}', disable_radix_cache=True),
     }
+
+
+def warnings_of(text: str, **options: Any) -> list[str]:
+    """Return the warnings of ours in the log of a start with ``options``."""
+    log = Log("kvevents_core")
+    resolve(text, **options)
+    return [line for line in log.lines if line.startswith("WARNING")]
 
 
 def stock_file() -> Any:
