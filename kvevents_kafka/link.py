@@ -33,6 +33,10 @@ RETRY_S: Final = 1.0
 """Pause after trouble; also the rhythm of asking for a topic that does not exist."""
 UNREACHED_S: Final = 2.0
 """Records that wait so long without any connection are trouble, whatever the client says."""
+FORGOTTEN_S: Final = 5.0
+"""So long after a request would have timed out, records that nobody complains of are forgotten ones:
+kafka-python 3.0.12 may drop what it has for a broker that leaves the metadata just then
+(``UnknownBrokerIdError`` in its thread), and fails it only after ``delivery_timeout_ms``."""
 REMIND_S: Final = 60.0
 """The same trouble is logged again after so long."""
 
@@ -80,6 +84,8 @@ class Link:
         self.broker_limit: int | None = None
         self.partition: int | None = None
         self.partitions = 0
+        self.has_forgotten = False
+        """True if the client is connected, content, and sends nothing of what it was given."""
         self.trouble: str | None = None
         self._trouble_lasts = False
         """True if only a confirmed record ends the trouble, not a connection alone."""
@@ -97,6 +103,8 @@ class Link:
         self._end_client: Client | None = None
         self._look_at = 0.0
         self._reached_at = 0.0
+        self._confirmed_before = 0
+        self._moved_at = 0.0
         self._nets: clients.Nets = []
         """What this thread may wait in."""
         self._stopping = threading.Event()
@@ -197,7 +205,8 @@ class Link:
             self._offer = Offer(candidate, partition, self._alone)
             self._wants_producer = False
         self._candidate, self._current = None, candidate
-        self._reached_at = time.monotonic()
+        self._reached_at = self._moved_at = time.monotonic()
+        self.has_forgotten = False
         self.connected = self.ready = True
         if not self._trouble_lasts:
             self.confirmed()
@@ -279,6 +288,7 @@ class Link:
         if reached or not len(self._window):
             self._reached_at = time.monotonic()
         trouble = None if reached else current.trouble(self._topic)
+        self._look_for_forgotten(content=reached and current.trouble(self._topic) is None)
         if trouble is None and time.monotonic() - self._reached_at > UNREACHED_S:
             trouble = "no connection to the brokers"
         connected = usable and trouble is None  # an idle client may have no connection open
@@ -288,6 +298,15 @@ class Link:
             self.confirmed()
         if connected != self.connected:
             self.connected = connected
+            self._host.wake()
+
+    def _look_for_forgotten(self, *, content: bool) -> None:
+        now, confirmed = time.monotonic(), self._window.confirmed
+        if not content or not len(self._window) or confirmed != self._confirmed_before:
+            self._confirmed_before, self._moved_at = confirmed, now
+        patience_s = self._settings.request_timeout_ms / 1000 + FORGOTTEN_S
+        if now - self._moved_at > patience_s and not self.has_forgotten:
+            self.has_forgotten = True
             self._host.wake()
 
     def _look_for_owner(self, end: PartitionEnd) -> None:

@@ -174,6 +174,10 @@ class KafkaSink(Sink):
         failed = self._window.failed()
         if failed is not None and self._producer is not None:
             receipts += self._take_failure(self._producer, failed)
+        elif self._link is not None and self._link.has_forgotten and len(self._window):
+            self._resume_seq = self._window.first_seq()
+            trouble = "the client holds records and sends none of them; it is made anew"
+            self._drop(self._producer, alone=self._alone, lasting=False, trouble=trouble)
         return receipts
 
     def _take_failure(self, client: Client, failed: Sent) -> list[Receipt]:

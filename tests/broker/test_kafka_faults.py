@@ -53,15 +53,15 @@ def gathering_driver(cluster: MockCluster) -> Iterator[SinkDriver]:
     yield from open_driver(cluster, linger_ms=300)
 
 
-def open_driver(cluster: MockCluster, linger_ms: int) -> Iterator[SinkDriver]:
+def open_driver(
+    cluster: MockCluster, linger_ms: int, delivery_timeout_ms: int = 60_000
+) -> Iterator[SinkDriver]:
     settings = KafkaSettings(
         bootstrap_servers=cluster.bootstrap,
         topic=TOPIC,
         linger_ms=linger_ms,
         request_timeout_ms=2_000,
-        # kafka-python 3.0.12 may forget what it has for a broker that leaves the metadata just then
-        # (UnknownBrokerIdError in its thread); what ends that wait is this deadline.
-        delivery_timeout_ms=8_000,
+        delivery_timeout_ms=delivery_timeout_ms,
         kafka_options={"api_version": [2, 3], "retry_backoff_ms": 20},
     )
     sink = KafkaBackend().open_sink(settings, STREAM)
@@ -148,6 +148,20 @@ def test_a_leader_that_dies_loses_nothing(cluster: MockCluster, driver: SinkDriv
     driver.settle()
     cluster.set_up(1)
     assert_in_order(log_of(cluster, 300), set(), 300)
+
+
+def test_a_client_that_forgets_its_records_is_made_anew(
+    driver: SinkDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connected, content, and silent: long before ``delivery_timeout_ms`` all is sent again."""
+    monkeypatch.setattr("kvevents_kafka.link.FORGOTTEN_S", 0.5)
+    sink: Any = driver.sink
+    # As after an error between muting a partition and sending (kafka-python 3.0.12, Sender).
+    monkeypatch.setattr(sink._producer.api._sender, "_send_producer_data", lambda *_, **__: 50)
+    sent = driver.queue([b"x" * 100] * 20)
+    driver.run_until(lambda: sink.describe()["rebuilt"] == 1, "the client is made anew")
+    driver.settle()
+    assert {record.seq for record in sent} <= driver.delivered
 
 
 def test_a_slow_broker_is_only_slow(cluster: MockCluster, driver: SinkDriver) -> None:

@@ -71,6 +71,7 @@ class FakeLink:
     def __init__(self, *_: Any) -> None:
         FakeLink.made = self
         self.ready = self.connected = True
+        self.has_forgotten = False
         self.last_epoch = self.superseded_by = self.trouble = None
         self.broker_limit: int | None = LIMIT
         self.partition, self.partitions, self.superseder = 0, 1, ""
@@ -301,3 +302,31 @@ def test_a_closed_or_inherited_sink_refuses(
         sink.send(records(1))
     sink.close(1.0)
     sink.close(1.0)
+
+
+def test_forgotten_records_are_offered_again(sink: KafkaSink, link: FakeLink) -> None:
+    """C18: a client that sends nothing is replaced; core offers all it held, in order."""
+    api = link.offer()
+    sink.send(records(0, 1, 2))
+    api.confirm(0)
+    link.has_forgotten = True
+    assert list(sink.take_receipts()) == [Receipt(0, 0)]
+    assert api.ended
+    (why,) = link.replaced
+    assert "sends none" in why["trouble"]
+    link.has_forgotten = False
+    link.offer()
+    sink.take_receipts()
+    assert sink.status().generation == 1
+    assert sink.send(records(2)) == 0
+    assert sink.send(records(1, 2)) == 2
+
+
+def test_nothing_forgotten_is_nothing_to_do(sink: KafkaSink, link: FakeLink) -> None:
+    """What was confirmed just before the link complained needs no new client."""
+    api = link.offer()
+    sink.send(records(0))
+    api.confirm(0)
+    link.has_forgotten = True
+    sink.take_receipts()
+    assert not api.ended
