@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from broker.kafka_broker import USERS, KafkaBroker
-from broker.nats_streams import LONG, Cache, LogRecords, Reading, open_publisher
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -23,8 +22,6 @@ from confluent_kafka.admin import (
 )
 
 from kvevents_core import KVEventsConfig, StreamId
-
-__all__ = ["LONG", "Cache", "LogRecords", "Reading", "open_publisher"]
 
 SHORT_CALL_S = 0.25
 """Far above what a publish may take; the machine may be busy, but an outage would take longer."""

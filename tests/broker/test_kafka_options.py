@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from broker.cache_and_reader import Cache, Reading, open_publisher
 from broker.kafka_broker import KafkaBroker
 from broker.kafka_fixtures import KAFKA_MARKS, kafka_garbage
-from broker.kafka_streams import Cache, Reading, configure, grant, login, open_publisher
+from broker.kafka_streams import configure, grant, login
 from confluent_kafka.admin import AclOperation
 from waiting import wait_until
 

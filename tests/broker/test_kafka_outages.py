@@ -12,20 +12,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from broker.cache_and_reader import LONG, Cache, LogRecords, Reading, open_publisher
 from broker.kafka_broker import KafkaBroker
 from broker.kafka_fixtures import KAFKA_MARKS, KafkaInstallation, kafka_garbage
-from broker.kafka_streams import (
-    LONG,
-    SHORT_CALL_S,
-    Cache,
-    LogRecords,
-    Reading,
-    configure,
-    mapping_of,
-    open_publisher,
-    run_python,
-    stream_of,
-)
+from broker.kafka_streams import SHORT_CALL_S, configure, mapping_of, run_python, stream_of
 from waiting import wait_until
 
 from kvevents_core import Batch, Gap, Mirror, Restarted, subscribe
@@ -177,7 +167,8 @@ def test_shutdown_keeps_its_deadline_with_a_frozen_broker(broker: KafkaBroker, t
 
 PUBLISHES = """
 import json, random, sys, time
-from broker.kafka_streams import Cache, KVEventsConfig, open_publisher
+from broker.cache_and_reader import Cache, open_publisher
+from broker.kafka_streams import KVEventsConfig
 mapping = json.loads(sys.argv[1])
 cache = Cache(open_publisher(KVEventsConfig.from_mapping(mapping, environ={})))
 print("up", flush=True)

@@ -6,16 +6,9 @@ import os
 import socket
 
 import pytest
+from broker.cache_and_reader import Cache, LogRecords, Reading, open_publisher
 from broker.kafka_fixtures import KAFKA_MARKS, kafka_garbage
-from broker.kafka_streams import (
-    Cache,
-    LogRecords,
-    Reading,
-    configure,
-    create_topic,
-    open_publisher,
-    stream_of,
-)
+from broker.kafka_streams import configure, create_topic, stream_of
 from waiting import wait_until
 
 from kvevents_core import Batch, Conflict, EventPublisher, Gap, KVEventsConfig, Restarted

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from broker.cache_and_reader import Cache, open_publisher
 from broker.kafka_fixtures import KAFKA_MARKS, kafka_garbage
-from broker.kafka_streams import Cache, configure, open_publisher
+from broker.kafka_streams import configure
 
 __all__ = ["kafka_garbage"]
 

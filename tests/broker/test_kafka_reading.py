@@ -6,18 +6,16 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+from broker.cache_and_reader import Cache, Reading, open_publisher
 from broker.kafka_broker import KafkaBroker
 from broker.kafka_fixtures import KAFKA_MARKS, kafka_garbage
 from broker.kafka_streams import (
-    Cache,
-    Reading,
     add_partitions,
     administrator,
     configure,
     create_topic,
     grant,
     login,
-    open_publisher,
     stream_of,
 )
 from confluent_kafka import TopicPartition

@@ -6,8 +6,9 @@ import os
 import time
 
 import pytest
+from broker.cache_and_reader import Reading, open_publisher
 from broker.kafka_fixtures import KAFKA_MARKS, kafka_garbage
-from broker.kafka_streams import Reading, configure, create_topic, open_publisher
+from broker.kafka_streams import configure, create_topic
 from waiting import wait_until
 
 from kvevents_core import Batch, BlockStored, EventPublisher, Gap, KVEventBatch, StreamId

@@ -17,20 +17,10 @@ from typing import Any
 
 import pytest
 import trustme
+from broker.cache_and_reader import Cache, LogRecords, Reading, open_publisher
 from broker.kafka_broker import KafkaBroker
 from broker.kafka_fixtures import KAFKA_MARKS, KafkaInstallation, kafka_garbage
-from broker.kafka_streams import (
-    SHORT_CALL_S,
-    Cache,
-    LogRecords,
-    Reading,
-    configure,
-    create_topic,
-    grant,
-    login,
-    mapping_of,
-    open_publisher,
-)
+from broker.kafka_streams import SHORT_CALL_S, configure, create_topic, grant, login, mapping_of
 from confluent_kafka.admin import AclOperation
 from waiting import wait_until
 

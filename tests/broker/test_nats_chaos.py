@@ -7,8 +7,9 @@ import random
 import time
 
 import pytest
+from broker.cache_and_reader import LONG, Cache, Reading, open_publisher
 from broker.nats_server import NatsServer
-from broker.nats_streams import LONG, Cache, Reading, configure, open_publisher
+from broker.nats_streams import configure
 
 pytestmark = [pytest.mark.broker("nats"), pytest.mark.timeout(300)]
 

@@ -10,18 +10,10 @@ import time
 from typing import Any
 
 import pytest
+from broker.cache_and_reader import LONG, Cache, LogRecords, Reading, open_publisher
 from broker.nats_fixtures import NatsServers
 from broker.nats_server import NatsServer
-from broker.nats_streams import (
-    LONG,
-    Cache,
-    LogRecords,
-    Reading,
-    administer,
-    configure,
-    open_publisher,
-    stream_of,
-)
+from broker.nats_streams import administer, configure, stream_of
 from waiting import wait_until
 
 from kvevents_core import Batch, Gap

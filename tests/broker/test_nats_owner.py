@@ -5,15 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from broker.cache_and_reader import Cache, LogRecords, Reading, open_publisher
 from broker.nats_fixtures import NatsServers
 from broker.nats_server import NatsServer
-from broker.nats_streams import (
-    Cache,
-    LogRecords,
-    Reading,
-    configure,
-    open_publisher,
-)
+from broker.nats_streams import configure
 from waiting import wait_until
 
 from kvevents_core import Batch, Conflict, EventPublisher, Gap, Restarted

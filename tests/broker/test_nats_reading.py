@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from broker.cache_and_reader import Cache, Reading, open_publisher
 from broker.nats_server import NatsServer
-from broker.nats_streams import Cache, Reading, administer, configure, open_publisher, stream_of
+from broker.nats_streams import administer, configure, stream_of
 from waiting import wait_until
 
 from kvevents_core import Batch, Gap, Mirror, ReaderOptions, Restarted, Subscription, subscribe

@@ -6,16 +6,10 @@ import time
 from typing import Any
 
 import pytest
+from broker.cache_and_reader import Cache, LogRecords, Reading, open_publisher
 from broker.nats_fixtures import NatsServers
 from broker.nats_server import NatsServer
-from broker.nats_streams import (
-    Cache,
-    LogRecords,
-    Reading,
-    administer,
-    configure,
-    open_publisher,
-)
+from broker.nats_streams import administer, configure
 from waiting import wait_until
 
 from kvevents_core import EventPublisher, Gap, subscribe

@@ -11,10 +11,11 @@ from typing import Any
 import nkeys
 import pytest
 import trustme
+from broker.cache_and_reader import Cache, Reading, open_publisher
 from broker.nats_fixtures import NatsServers
 from broker.nats_jwt import Operator
 from broker.nats_server import NatsServer
-from broker.nats_streams import Cache, Reading, administer, configure, open_publisher
+from broker.nats_streams import administer, configure
 from waiting import wait_until
 
 from kvevents_core import Batch, subscribe

@@ -10,9 +10,10 @@ from typing import Any
 
 import nats
 import pytest
+from broker.cache_and_reader import LONG, Cache, Reading, open_publisher
 from broker.nats_fixtures import NatsServers, require_binary
 from broker.nats_server import NatsServer
-from broker.nats_streams import LONG, Cache, Reading, administer, configure, open_publisher
+from broker.nats_streams import administer, configure
 from ports import free_port
 from waiting import wait_until
 
