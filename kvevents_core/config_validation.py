@@ -119,8 +119,10 @@ def _explain(
     message = re.sub("^(Value error|Assertion failed), ", "", message)
     message = re.sub("^Input should be", "it must be", message)
     message = re.sub("a valid (tuple|list|set|frozenset)$", "a list", message)
-    key = str(detail["loc"][0]) if detail["loc"] else None
-    if key is None or key not in fields:
+    if not detail["loc"]:
+        return _of_several(message, given)
+    key = str(detail["loc"][0])
+    if key not in fields:
         return ConfigError(message, key=key)
     if detail["type"] == "missing":
         return ConfigError(
@@ -133,6 +135,16 @@ def _explain(
     where = "".join(f"[{part}]" for part in detail["loc"][1:] if isinstance(part, int))
     message = f"item {where}: {message}" if where else message
     return _wrong(key, fields[key], given[key], message)
+
+
+def _of_several(message: str, given: Mapping[str, Given]) -> ConfigError:
+    """Return what a model says of several settings together, with where those named came from."""
+    words = re.findall(r"\w+", message)
+    named = [key for key in dict.fromkeys(words) if key in given]
+    if not named:
+        return ConfigError(message)
+    origins = ", ".join(f"{key} from {given[key].origin}" for key in named)
+    return ConfigError(f"{message} ({origins})", key=named[0], origin=given[named[0]].origin)
 
 
 def _without_secrets(

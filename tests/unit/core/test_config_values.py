@@ -144,6 +144,19 @@ def test_the_backends_keys_are_checked_alike(key, value, phrase):
     assert FLAG in str(error)
 
 
+def test_settings_that_do_not_fit_together_each_say_where_they_came_from() -> None:
+    """What a backend's model says of several settings names the origin of those given."""
+    error = refusal(
+        '{"publisher":"kafka","linger_ms":5000,"request_timeout_ms":1000}',
+        KVEVENTS_KAFKA_DELIVERY_TIMEOUT_MS="5500",
+    )
+    assert error.key == "delivery_timeout_ms"
+    assert error.origin == "environment variable KVEVENTS_KAFKA_DELIVERY_TIMEOUT_MS"
+    assert str(error).startswith("delivery_timeout_ms must not be below linger_ms + ")
+    assert f"linger_ms from {FLAG}, request_timeout_ms from {FLAG}" in str(error)
+    assert "(delivery_timeout_ms from environment variable KVEVENTS_KAFKA_" in str(error)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "phrase"),
     [
