@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import nats.aio.client
 
@@ -123,8 +126,20 @@ def describe_error(exc: BaseException | None) -> str:
     """Return what nats-py, ``ssl`` or the system say went wrong; empty for None."""
     if exc is None:
         return ""
-    text = str(exc).removeprefix("nats: ").strip("'")
+    if isinstance(exc, socket.gaierror):
+        return "the host name cannot be resolved"
+    if _is_of_network(exc) and exc.errno is not None:
+        return os.strerror(exc.errno).lower()  # asyncio's own text is about its call
+    text = str(exc).removeprefix("nats: ")
+    if text[:1] == text[-1:] == "'":
+        text = text.strip("'")
     return text if text and text != "None" else type(exc).__name__
+
+
+def _is_of_network(exc: BaseException) -> TypeGuard[OSError]:
+    if not isinstance(exc, OSError) or isinstance(exc, ssl.SSLError):
+        return False
+    return exc.filename is None
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:
