@@ -202,6 +202,8 @@ class ZmqSink(Sink):
             # What went before it went: the record at fault is told of when it comes first.
             if not taken:
                 raise
+        else:
+            self._error = None
         return taken
 
     def _has_reader(self) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from contract.zmq_place import ZmqDialledPlace, ZmqPlace
+import zmq
+from contract.zmq_place import SECRET, ZmqDialledPlace, ZmqPlace
 
 from kvevents_core.errors import AddressInUseError
 from kvevents_core.testing import BackendConformance, Rig
@@ -11,6 +14,7 @@ from kvevents_core.testing.closing import ClosingPromises
 from kvevents_core.testing.conformance import Adopted
 from kvevents_core.testing.delivery import DeliveryPromises
 from kvevents_core.testing.outage import OutagePromises
+from kvevents_core.testing.resources import held, left_over
 from kvevents_zmq import ZmqBackend
 
 pytest_plugins = ["kvevents_core.testing.plugin"]
@@ -52,6 +56,17 @@ class TestZmqOnIpc(BackendConformance):
         with pytest.raises(AddressInUseError):
             rig.open(endpoint=other)
         rig.open(endpoint=other, replay_endpoint=None).send([b"free"])
+
+    def test_a_failed_opening_under_curve_leaves_nothing(self, rig: Rig, tmp_path: Path) -> None:
+        """C30: the socket that admits readers goes with a publisher whose address was taken."""
+        keys = tmp_path / "clients"
+        keys.write_text(zmq.curve_keypair()[0].decode())
+        curve = {"curve_secret_key": SECRET, "curve_client_keys_file": str(keys)}
+        rig.open()
+        before = held()
+        with pytest.raises(AddressInUseError):
+            rig.open(**curve)
+        assert left_over(before, 1.0) == []
 
 
 class TestZmqOnTcp(BackendConformance):

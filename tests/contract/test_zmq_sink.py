@@ -440,3 +440,19 @@ def test_an_unknown_bind_error_still_names_the_address() -> None:
     where = parse_endpoint("tcp://*:80")
     assert "below 1024" in str(bind_error(zmq.ZMQError(errno.EACCES), where, STREAM))
     assert "tcp://*:80" in str(bind_error(zmq.ZMQError(errno.EIO), where, STREAM))
+
+
+def test_an_error_of_a_send_is_told_until_a_send_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What libzmq refuses stays with core and shows in the status, no longer than it lasts."""
+    with publishing(loopback()) as published:
+        sink, batch = published.sink, records(2)
+        with monkeypatch.context() as patched:
+
+            def refuse(_seq: bytes, _payload: bytes) -> None:
+                raise zmq.ZMQError(zmq.ENOTSUP)
+
+            patched.setattr(sink, "_send_message", refuse)
+            assert sink.send(batch) == 0
+        assert "send failed" in (sink.status().error or "")
+        assert sink.send(batch) == 2
+        assert sink.status().error is None
