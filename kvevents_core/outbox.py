@@ -3,7 +3,8 @@
 The engine's thread appends and returns. It shares no lock with the sender: appending to and popping
 from a deque are atomic, and every counter has one writer. While next to nothing waits, a batch is
 appended as it is, without a lock and without a look at its size: on the cold path of a scheduler's
-step every line of Python costs. Only when more waits are batches measured against the bounds.
+step every line of Python costs. Small batches go the same way while all that can wait of them is
+little. Only when more waits are batches measured against the bounds.
 
 A measured batch carries a tag, from which the sender sees where something was lost: it grows by one
 with each loss, and under ``drop_oldest``, where batches vanish from the middle, with each put too.
@@ -27,6 +28,15 @@ UNMEASURED_BATCHES: Final = 8
 UNMEASURED_BYTES: Final = 16 * 1024 * 1024
 """How large one of them may be (some 450,000 tokens) before the byte bound is exceeded by it: a
 bound that is not many times this has every batch measured."""
+
+SMALL_EVENTS: Final = 8
+SMALL_ITEMS: Final = 64
+"""A batch is small with so many events of so many tokens and blocks each."""
+SMALL_BYTES: Final = 120_000
+"""The largest of them; what waits of them unmeasured takes a tenth of the byte bound at most."""
+SMALL_BATCHES: Final = 512
+_SAMPLES: Final = 16
+"""So many of the unmeasured batches stand for all of them when measuring begins."""
 
 _MUCH_ROOM: Final = 7 / 8
 """A publisher that waits for room is woken below this share of the bounds, not for each batch."""
@@ -102,6 +112,18 @@ def _token_bytes(tokens: Any) -> int:
     return int(nbytes) if nbytes is not None else getattr(tokens, "itemsize", 41) * len(tokens)
 
 
+def is_small(events: Any) -> bool:
+    """Return whether a batch of ``events`` certainly takes less than ``SMALL_BYTES``."""
+    if len(events) > SMALL_EVENTS:
+        return False
+    for event in events:
+        if len(getattr(event, "token_ids", ())) > SMALL_ITEMS:
+            return False
+        if len(getattr(event, "block_hashes", ())) > SMALL_ITEMS:
+            return False
+    return True
+
+
 class Outbox:
     """Batches that wait for the sender.
 
@@ -119,8 +141,10 @@ class Outbox:
         """Batches as they are, or ``_Measured``."""
         self._callers = threading.Lock()  # among publishing threads; the sender never takes it
         self._tag_per_put = 1 if overflow == "drop_oldest" else 0
-        self._most_unmeasured = self._unmeasured_allowed()
+        self._most_unmeasured = self._unmeasured_allowed(UNMEASURED_BATCHES, 2 * UNMEASURED_BYTES)
+        self._most_small = self._unmeasured_allowed(SMALL_BATCHES, 10 * SMALL_BYTES)
         self._unmeasured_limit = self._most_unmeasured  # 0 while a burst is being measured
+        self._small_limit = self._most_small  # likewise
         self._unmeasured_bytes = 0  # of those that waited when measuring began
         self._next_tag = 0
         self._put_bytes = 0
@@ -137,11 +161,10 @@ class Outbox:
         """Batches lost here, by reason; written by publishing threads."""
         self.lost_events = dict.fromkeys(self.lost, 0)
 
-    def _unmeasured_allowed(self) -> int:
+    def _unmeasured_allowed(self, most: int, share_bytes: int) -> int:
         if self._overflow == "drop_oldest":
             return 0
-        fitting = self._max_bytes // (2 * UNMEASURED_BYTES)
-        return min(UNMEASURED_BATCHES, self._max_batches, fitting)
+        return min(most, self._max_batches, self._max_bytes // share_bytes)
 
     # The engine's side -------------------------------------------------------------------------
 
@@ -151,12 +174,16 @@ class Outbox:
         Waits only if the overflow policy is ``block`` and the outbox is full.
         """
         try:
-            if not batch.events:
+            events = batch.events
+            if not events:
                 return
-        except Exception:  # not a batch at all
-            self._put_measured(batch)
-            return
-        if len(self._queue) < self._unmeasured_limit:
+            waiting = len(self._queue)
+            fits = waiting < self._unmeasured_limit or (
+                waiting < self._small_limit and is_small(events)
+            )
+        except Exception:  # not a batch at all, or a strange one
+            fits = False
+        if fits:
             self._queue.append(batch)
         else:
             self._put_measured(batch)
@@ -167,8 +194,8 @@ class Outbox:
         with self._callers:
             # Closed until a measured batch has told of every loss, and stands alone or behind.
             nothing_waits = not self._queue
-            if self._unmeasured_limit:
-                self._unmeasured_limit = 0
+            if self._small_limit or self._unmeasured_limit:
+                self._unmeasured_limit = self._small_limit = 0
                 self._unmeasured_bytes = self._count_unmeasured_bytes()
             size = _size_or_none(batch)
             reason = self._refusal or (ENCODE if size is None else None)
@@ -185,22 +212,33 @@ class Outbox:
             if nothing_waits:
                 self._unmeasured_bytes = 0
                 self._unmeasured_limit = self._most_unmeasured
+                self._small_limit = self._most_small
 
     def _count_unmeasured_bytes(self) -> int:
-        total = 0
-        for index in range(min(len(self._queue), 2 * UNMEASURED_BATCHES)):
-            try:
-                item = self._queue[index]
-            except IndexError:  # the sender took it meanwhile
-                break
-            if type(item) is not _Measured:
-                total += _size_or_none(item) or 0
-        return total
+        """Return about how many bytes the unmeasured batches hold, which stand before all others."""
+        try:
+            count = self._count_unmeasured()
+            indices = range(0, count, max(1, count // _SAMPLES))
+            sizes = [_size_or_none(self._queue[index]) or 0 for index in indices]
+        except IndexError:  # the sender took them meanwhile
+            return 0
+        return sum(sizes) * count // max(1, len(sizes))
+
+    def _count_unmeasured(self) -> int:
+        low, high = 0, min(len(self._queue), 2 * SMALL_BATCHES)
+        while low < high:
+            middle = (low + high) // 2
+            if type(self._queue[middle]) is _Measured:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     def refuse(self, reason: str) -> None:
         """Lose whatever is published from now on, counted under ``reason``. Any thread."""
         self._refusal = reason
         self._most_unmeasured = self._unmeasured_limit = 0
+        self._most_small = self._small_limit = 0
         self._room.set()
 
     def after_fork_in_child(self, reason: str) -> None:

@@ -6,9 +6,18 @@ import threading
 from array import array
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvevents_core.events import AllBlocksCleared, BlockStored, KVEventBatch
-from kvevents_core.outbox import Outbox, estimate_bytes
+from kvevents_core.outbox import (
+    SMALL_BYTES,
+    SMALL_EVENTS,
+    SMALL_ITEMS,
+    Outbox,
+    estimate_bytes,
+    is_small,
+)
 
 BIG = 1 << 40
 
@@ -238,6 +247,48 @@ def test_batches_put_without_measuring_never_widen_the_byte_bound() -> None:
     for number in range(20):
         outbox.put(batch(number, 100_000))
     assert outbox.lost["overflow"] == 8
+
+
+def test_small_batches_that_wait_unmeasured_count_too() -> None:
+    """When measuring begins behind hundreds of them, they are in the sum, near enough."""
+    small, large = estimate_bytes(batch(0, 60)), estimate_bytes(batch(0, 100_000))
+    outbox = Outbox(10_000, BIG, "drop_newest")
+    for number in range(400):
+        outbox.put(batch(number, 60))
+    outbox.put(batch(400, 100_000))
+    count, held = outbox.size()
+    assert count == 401
+    assert held == 400 * small + large
+    drain(outbox)
+    assert outbox.size() == (0, 0)
+
+
+@pytest.mark.parametrize("tokens", [1, 60])
+def test_small_batches_keep_the_byte_bound(tokens: int) -> None:
+    """A transport that takes nothing: what waits stays within a tenth of the bound."""
+    size, bound = estimate_bytes(batch(0, tokens)), 3_000_000
+    outbox = Outbox(1_000_000, bound, "drop_newest")
+    for number in range(2 * bound // size):
+        outbox.put(batch(number, tokens))
+    count, _ = outbox.size()
+    assert 0.9 * bound <= count * size <= 1.1 * bound
+    assert count + outbox.lost["overflow"] == 2 * bound // size
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda hashes, tokens: BlockStored(hashes, None, tokens, 16, None),
+            st.lists(st.binary(min_size=32, max_size=32), max_size=SMALL_ITEMS + 1),
+            st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=SMALL_ITEMS + 1),
+        ),
+        max_size=SMALL_EVENTS + 1,
+    )
+)
+def test_what_is_called_small_is_small(events: list[BlockStored]) -> None:
+    """Digests for hashes and pairs for tokens included."""
+    if is_small(events):
+        assert estimate_bytes(KVEventBatch(0.0, events)) <= SMALL_BYTES
 
 
 @pytest.mark.parametrize("policy", ["drop_newest", "drop_oldest"])
