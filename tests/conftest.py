@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
+# Whichever test module comes first: some import the kit before others ask for it as a plugin.
+pytest.register_assert_rewrite("kvevents_core.testing")
+
 # A test run started in the background of a shell is deaf to SIGINT, and so would be the programs that
 # tests start and interrupt. With a handler in place here they get the default back.
 signal.signal(signal.SIGINT, signal.default_int_handler)
