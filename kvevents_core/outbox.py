@@ -12,6 +12,7 @@ with each loss, and under ``drop_oldest``, where batches vanish from the middle,
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -36,7 +37,7 @@ SMALL_BYTES: Final = 120_000
 """The largest of them; what waits of them unmeasured takes a tenth of the byte bound at most."""
 SMALL_BATCHES: Final = 512
 _SAMPLES: Final = 16
-"""So many of the unmeasured batches stand for all of them when measuring begins."""
+"""So many of the small batches stand for all of them when measuring begins."""
 
 _MUCH_ROOM: Final = 7 / 8
 """A publisher that waits for room is woken below this share of the bounds, not for each batch."""
@@ -213,25 +214,37 @@ class Outbox:
                 self._unmeasured_bytes = 0
                 self._unmeasured_limit = self._most_unmeasured
                 self._small_limit = self._most_small
+                if self._refusal is not None:  # since this batch was let in
+                    self._unmeasured_limit = self._small_limit = 0
 
     def _count_unmeasured_bytes(self) -> int:
-        """Return about how many bytes the unmeasured batches hold, which stand before all others."""
-        try:
-            count = self._count_unmeasured()
-            indices = range(0, count, max(1, count // _SAMPLES))
-            sizes = [_size_or_none(self._queue[index]) or 0 for index in indices]
-        except IndexError:  # the sender took them meanwhile
-            return 0
-        return sum(sizes) * count // max(1, len(sizes))
+        """Return about how many bytes the unmeasured batches hold, which stand before all others.
+
+        The first ones may be large and are measured each; of the small ones behind a few are.
+        """
+        count = self._count_unmeasured()
+        head = min(count, 2 * UNMEASURED_BATCHES)
+        total = sum(self._sizes(range(head)))
+        sample = self._sizes(range(head, count, max(1, (count - head) // _SAMPLES)))
+        return total + (sum(sample) * (count - head) // len(sample) if sample else 0)
+
+    def _sizes(self, indices: range) -> list[int]:
+        found: list[int] = []
+        with contextlib.suppress(IndexError):  # the sender took the rest meanwhile
+            for index in indices:
+                item = self._queue[index]
+                found.append(0 if type(item) is _Measured else _size_or_none(item) or 0)
+        return found
 
     def _count_unmeasured(self) -> int:
         low, high = 0, min(len(self._queue), 2 * SMALL_BATCHES)
-        while low < high:
-            middle = (low + high) // 2
-            if type(self._queue[middle]) is _Measured:
-                high = middle
-            else:
-                low = middle + 1
+        with contextlib.suppress(IndexError):  # the sender took some meanwhile
+            while low < high:
+                middle = (low + high) // 2
+                if type(self._queue[middle]) is _Measured:
+                    high = middle
+                else:
+                    low = middle + 1
         return low
 
     def refuse(self, reason: str) -> None:

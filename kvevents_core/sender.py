@@ -133,7 +133,7 @@ class Sender:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        _leave_signals_to_the_engine()
+        self._guarded(_leave_signals_to_the_engine)
         self._guarded(self._start_sink)
         idle_since = held_since = time.monotonic()
         while self._stop_at is None:
@@ -333,11 +333,13 @@ class Sender:
         )
 
 
-def _leave_signals_to_the_engine() -> None:
+def _leave_signals_to_the_engine() -> int:
     """Have signals delivered to other threads, so that none interrupts a client's call half-way.
 
-    Threads that the sink starts from here inherit it. A fault of this very thread stays one.
+    Threads, and programs, that the sink starts from here inherit it. Faults of this very thread stay.
     """
     if hasattr(signal, "pthread_sigmask"):
-        faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+        names = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
+        faults = {getattr(signal, name) for name in names if hasattr(signal, name)}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+    return 0

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaConfigurationError, KafkaError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
@@ -94,6 +94,11 @@ class Client:
     def is_connected(self) -> bool:
         """Return whether a connection to any broker stands."""
         return any(self.net.connected(broker.node_id) for broker in self.cluster.brokers())
+
+    def reaches_leader(self, topic: str, partition: int) -> bool:
+        """Return whether a connection to the partition's leader stands."""
+        leader = self.cluster.leader_for_partition(TopicPartition(topic, partition))
+        return leader is not None and leader >= 0 and bool(self.net.connected(leader))
 
     def partitions(self, topic: str) -> list[int] | None:
         """Return the partitions of ``topic`` in order, or None if it is not known (yet)."""

@@ -32,6 +32,7 @@ _KINDS: Final = (
     (5, re.compile(r"(ECONNREFUSED)"), "connection refused"),
     (5, re.compile(r"Request timed out"), "no answer from the broker"),
     (5, re.compile(r"ETIMEDOUT|timed out|EHOSTUNREACH|ENETUNREACH"), "the broker cannot be reached"),
+    (4, re.compile(r"Got error produce response .*?: (\w+Error)"), "the broker asks to wait: {0}"),
     (
         2,
         re.compile(r"socket disconnected|ECONNRESET|Connection lost"),

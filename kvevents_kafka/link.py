@@ -84,8 +84,9 @@ class Link:
         self.broker_limit: int | None = None
         self.partition: int | None = None
         self.partitions = 0
-        self.has_forgotten = False
-        """True if the client is connected, content, and sends nothing of what it was given."""
+        self.forgotten_after: int | None = None
+        """How many records were confirmed when the client, connected to the partition's leader and
+        content, was found to send nothing of what it was given; None while it does its work."""
         self.trouble: str | None = None
         self._trouble_lasts = False
         """True if only a confirmed record ends the trouble, not a connection alone."""
@@ -105,6 +106,8 @@ class Link:
         self._reached_at = 0.0
         self._confirmed_before = 0
         self._moved_at = 0.0
+        self._looked_at = 0.0
+        self._patience = 1
         self._nets: clients.Nets = []
         """What this thread may wait in."""
         self._stopping = threading.Event()
@@ -201,12 +204,12 @@ class Link:
         self._prepare(candidate, partitions)
         partition = self.partition
         assert partition is not None
+        self._candidate, self._current = None, candidate
+        self._reached_at = self._moved_at = time.monotonic()
+        self.forgotten_after = None
         with self._lock:
             self._offer = Offer(candidate, partition, self._alone)
             self._wants_producer = False
-        self._candidate, self._current = None, candidate
-        self._reached_at = self._moved_at = time.monotonic()
-        self.has_forgotten = False
         self.connected = self.ready = True
         if not self._trouble_lasts:
             self.confirmed()
@@ -288,7 +291,7 @@ class Link:
         if reached or not len(self._window):
             self._reached_at = time.monotonic()
         trouble = None if reached else current.trouble(self._topic)
-        self._look_for_forgotten(content=reached and current.trouble(self._topic) is None)
+        self._look_for_forgotten(current)
         if trouble is None and time.monotonic() - self._reached_at > UNREACHED_S:
             trouble = "no connection to the brokers"
         connected = usable and trouble is None  # an idle client may have no connection open
@@ -300,14 +303,28 @@ class Link:
             self.connected = connected
             self._host.wake()
 
-    def _look_for_forgotten(self, *, content: bool) -> None:
-        now, confirmed = time.monotonic(), self._window.confirmed
-        if not content or not len(self._window) or confirmed != self._confirmed_before:
-            self._confirmed_before, self._moved_at = confirmed, now
-        patience_s = self._settings.request_timeout_ms / 1000 + FORGOTTEN_S
-        if now - self._moved_at > patience_s and not self.has_forgotten:
-            self.has_forgotten = True
+    def _look_for_forgotten(self, current: Client) -> None:
+        now, confirmed, settings = time.monotonic(), self._window.confirmed, self._settings
+        has_moved = confirmed != self._confirmed_before
+        if has_moved:
+            self._confirmed_before, self._patience = confirmed, 1
+        was_away = now - self._looked_at > 10 * TICK_S  # what happened meanwhile was not seen
+        self._looked_at = now
+        if has_moved or was_away or not len(self._window) or not self._is_content(current):
+            self._moved_at = now
+        patience_s = (settings.linger_ms + settings.request_timeout_ms) / 1000 + FORGOTTEN_S
+        if now - self._moved_at <= patience_s * self._patience:
+            self.forgotten_after = None
+        elif self.forgotten_after is None:
+            self.forgotten_after = confirmed
+            self._patience *= 2
             self._host.wake()
+
+    def _is_content(self, current: Client) -> bool:
+        """Return whether nothing that is known keeps the client from sending."""
+        partition = self.partition
+        leads = partition is not None and current.reaches_leader(self._topic, partition)
+        return leads and current.trouble(self._topic) is None
 
     def _look_for_owner(self, end: PartitionEnd) -> None:
         ours = self._host.epoch()

@@ -174,11 +174,16 @@ class KafkaSink(Sink):
         failed = self._window.failed()
         if failed is not None and self._producer is not None:
             receipts += self._take_failure(self._producer, failed)
-        elif self._link is not None and self._link.has_forgotten and len(self._window):
+        elif self._has_forgotten():
             self._resume_seq = self._window.first_seq()
             trouble = "the client holds records and sends none of them; it is made anew"
             self._drop(self._producer, alone=self._alone, lasting=False, trouble=trouble)
         return receipts
+
+    def _has_forgotten(self) -> bool:
+        """Return whether the client was found to hold its records, and nothing moved since."""
+        found = self._link.forgotten_after if self._link is not None else None
+        return found is not None and found == self._window.confirmed and len(self._window) > 0
 
     def _take_failure(self, client: Client, failed: Sent) -> list[Receipt]:
         self._tries = self._tries + 1 if failed.seq == self._failed_seq else 1

@@ -128,7 +128,7 @@ def describe_error(exc: BaseException | None) -> str:
         return ""
     if isinstance(exc, socket.gaierror):
         return "the host name cannot be resolved"
-    if _is_of_network(exc) and exc.errno is not None:
+    if _is_of_network(exc) and type(exc.errno) is int and exc.errno > 0:
         return os.strerror(exc.errno).lower()  # asyncio's own text is about its call
     text = str(exc).removeprefix("nats: ")
     if text[:1] == text[-1:] == "'":

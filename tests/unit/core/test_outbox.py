@@ -263,6 +263,16 @@ def test_small_batches_that_wait_unmeasured_count_too() -> None:
     assert outbox.size() == (0, 0)
 
 
+@pytest.mark.parametrize("large_at", [0, 5])
+def test_a_large_batch_among_small_ones_counts_once(large_at: int) -> None:
+    """It stands for itself, not for its neighbours, wherever it is."""
+    small, large = estimate_bytes(batch(0, 60)), estimate_bytes(batch(0, 100_000))
+    outbox = Outbox(10_000, BIG, "drop_newest")
+    for number in range(300):
+        outbox.put(batch(number, 100_000 if number == large_at else 60))
+    assert outbox.size() == (300, 299 * small + large)
+
+
 @pytest.mark.parametrize("tokens", [1, 60])
 def test_small_batches_keep_the_byte_bound(tokens: int) -> None:
     """A transport that takes nothing: what waits stays within a tenth of the bound."""

@@ -71,7 +71,7 @@ class FakeLink:
     def __init__(self, *_: Any) -> None:
         FakeLink.made = self
         self.ready = self.connected = True
-        self.has_forgotten = False
+        self.forgotten_after: int | None = None
         self.last_epoch = self.superseded_by = self.trouble = None
         self.broker_limit: int | None = LIMIT
         self.partition, self.partitions, self.superseder = 0, 1, ""
@@ -309,12 +309,13 @@ def test_forgotten_records_are_offered_again(sink: KafkaSink, link: FakeLink) ->
     api = link.offer()
     sink.send(records(0, 1, 2))
     api.confirm(0)
-    link.has_forgotten = True
-    assert list(sink.take_receipts()) == [Receipt(0, 0)]
+    sink.take_receipts()
+    link.forgotten_after = 1
+    assert list(sink.take_receipts()) == []
     assert api.ended
     (why,) = link.replaced
     assert "sends none" in why["trouble"]
-    link.has_forgotten = False
+    link.forgotten_after = None
     link.offer()
     sink.take_receipts()
     assert sink.status().generation == 1
@@ -322,11 +323,14 @@ def test_forgotten_records_are_offered_again(sink: KafkaSink, link: FakeLink) ->
     assert sink.send(records(1, 2)) == 2
 
 
-def test_nothing_forgotten_is_nothing_to_do(sink: KafkaSink, link: FakeLink) -> None:
-    """What was confirmed just before the link complained needs no new client."""
+@pytest.mark.parametrize("sent", [1, 2])
+def test_a_client_that_moved_meanwhile_is_kept(sink: KafkaSink, link: FakeLink, sent: int) -> None:
+    """What was confirmed just before the link complained needs no new client, then or later."""
     api = link.offer()
-    sink.send(records(0))
+    sink.send(records(*range(sent)))
+    link.forgotten_after = 0
     api.confirm(0)
-    link.has_forgotten = True
+    sink.take_receipts()
+    sink.send(records(sent))
     sink.take_receipts()
     assert not api.ended

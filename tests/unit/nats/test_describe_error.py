@@ -22,6 +22,7 @@ from kvevents_nats.client import describe_error
         ),
         (ConnectionResetError(errno.ECONNRESET, "whatever"), "connection reset by peer"),
         (socket.gaierror(-2, "Name or service not known"), "the host name cannot be resolved"),
+        (OSError(-2, "a resolver's number"), "[Errno -2] a resolver's number"),
         (FileNotFoundError(2, "No such file", "a.creds"), "[Errno 2] No such file: 'a.creds'"),
         (ssl.SSLError(1, "certificate verify failed"), "certificate verify failed"),
         (AuthorizationError(), "authorization failed"),
