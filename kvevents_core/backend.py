@@ -9,6 +9,9 @@ The life of a sink, as core drives it (after ``open_sink`` every call is made by
 thread of that stream, ``close`` included; only ``status`` is also called by others):
 
     open_sink(settings, stream) -> start(host) -> [ status | send | take_receipts ]* -> flush -> close
+
+Signals are blocked in that thread, since they are the engine's; threads and programs that a sink
+starts from it inherit this.
 """
 
 from __future__ import annotations
