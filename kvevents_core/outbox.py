@@ -144,8 +144,7 @@ class Outbox:
         self._tag_per_put = 1 if overflow == "drop_oldest" else 0
         self._most_unmeasured = self._unmeasured_allowed(UNMEASURED_BATCHES, 2 * UNMEASURED_BYTES)
         self._most_small = self._unmeasured_allowed(SMALL_BATCHES, 10 * SMALL_BYTES)
-        self._unmeasured_limit = self._most_unmeasured  # 0 while a burst is being measured
-        self._small_limit = self._most_small  # likewise
+        self._measures_all = not self._most_small  # or while a burst is being measured
         self._unmeasured_bytes = 0  # of those that waited when measuring began
         self._next_tag = 0
         self._put_bytes = 0
@@ -179,8 +178,9 @@ class Outbox:
             if not events:
                 return
             waiting = len(self._queue)
-            fits = waiting < self._unmeasured_limit or (
-                waiting < self._small_limit and is_small(events)
+            fits = not self._measures_all and (
+                waiting < self._most_unmeasured
+                or (waiting < self._most_small and is_small(events))
             )
         except Exception:  # not a batch at all, or a strange one
             fits = False
@@ -195,8 +195,8 @@ class Outbox:
         with self._callers:
             # Closed until a measured batch has told of every loss, and stands alone or behind.
             nothing_waits = not self._queue
-            if self._small_limit or self._unmeasured_limit:
-                self._unmeasured_limit = self._small_limit = 0
+            if not self._measures_all:
+                self._measures_all = True
                 self._unmeasured_bytes = self._count_unmeasured_bytes()
             size = _size_or_none(batch)
             reason = self._refusal or (ENCODE if size is None else None)
@@ -210,12 +210,11 @@ class Outbox:
             self._queue.append(_Measured(self._next_tag, size, batch))
             # After the append: the sender must not take a batch on its way for a lost one.
             self._next_tag += self._tag_per_put
-            if nothing_waits:
+            if nothing_waits and self._most_small:
                 self._unmeasured_bytes = 0
-                self._unmeasured_limit = self._most_unmeasured
-                self._small_limit = self._most_small
+                self._measures_all = False
                 if self._refusal is not None:  # since this batch was let in
-                    self._unmeasured_limit = self._small_limit = 0
+                    self._measures_all = True
 
     def _count_unmeasured_bytes(self) -> int:
         """Return about how many bytes the unmeasured batches hold, which stand before all others.
@@ -250,8 +249,7 @@ class Outbox:
     def refuse(self, reason: str) -> None:
         """Lose whatever is published from now on, counted under ``reason``. Any thread."""
         self._refusal = reason
-        self._most_unmeasured = self._unmeasured_limit = 0
-        self._most_small = self._small_limit = 0
+        self._measures_all = True
         self._room.set()
 
     def after_fork_in_child(self, reason: str) -> None:
