@@ -82,14 +82,18 @@ class Client:
     """The ``KafkaProducer`` or ``KafkaConsumer``."""
     net: KafkaNetClient
     client_id: str
-    loop: _Loop
-    """The event loop of ``net``."""
     missing_since: float | None = None
 
     @property
     def cluster(self) -> Any:
         """Return what the client knows of brokers and topics."""
         return self.net.cluster
+
+    @property
+    def loop(self) -> _Loop:
+        """Return the event loop of ``net``."""
+        loop: _Loop = self.net._net
+        return loop
 
     def is_connected(self) -> bool:
         """Return whether a connection to any broker stands."""
@@ -237,7 +241,6 @@ def _make(
     nets: Nets | None = None,
 ) -> Client:
     made: Nets = []
-    loops: list[_Loop] = []
 
     def net_client(**configs: Any) -> KafkaNetClient:
         loop = _Loop(**configs)
@@ -246,7 +249,6 @@ def _make(
         except Exception:
             loop.close()
             raise
-        loops.append(loop)
         if nets is not None:
             nets.append(made[-1])
         return made[-1]
@@ -270,7 +272,7 @@ def _make(
     # kafka-python 3.0.12 takes the option and does not hand it on to where it counts.
     may_create = wanted.get("allow_auto_create_topics", False)
     made[0].cluster.config["allow_auto_create_topics"] = may_create
-    return Client(api, made[0], client_id, loops[0])
+    return Client(api, made[0], client_id)
 
 
 def abandon_producer(client: Client) -> None:

@@ -88,10 +88,10 @@ def format_request(first_seq: int) -> list[bytes]:
     return [b"", first_seq.to_bytes(SEQ_BYTES, "big")]
 
 
-def format_head(head: HeadReply) -> list[bytes]:
+def format_head(head: HeadReply) -> tuple[bytes, ...]:
     """Return the frames (without the identity) that answer ``HEAD_REQUEST``."""
     body = _Head(str(head.stream), head.epoch, head.first_seq, head.next_seq)
-    return [b"", HEAD_REQUEST, msgspec.json.encode(body)]
+    return (b"", HEAD_REQUEST, msgspec.json.encode(body))
 
 
 def parse_reply(frames: Sequence[bytes]) -> Replayed | HeadReply | End | None:

@@ -130,7 +130,7 @@ class ReplayServer:
             client.next_seq, client.stop_seq = max(wanted, first), next_seq
             if request == HEAD_REQUEST:
                 head = HeadReply(self._stream, self._host.epoch(), first, next_seq)
-                client.replies.append(tuple(format_head(head)))
+                client.replies.append(format_head(head))
         self._read_portion(client)
         return True
 
