@@ -16,9 +16,10 @@ import zmq
 
 from bench.contenders import OURS, batch_maker, free_port
 from bench.measure import Found, Line, interleave, spread
-from kvevents_zmq.held_send import message_sender
+from kvevents_zmq.held_send import SendMessage, message_sender
 
 READY: str = "ready-made"
+Messages = Sequence[tuple[bytes, bytes]]
 AT_LIMIT = 0.9
 """Share of the limit from which on a publisher is at it: figures are good to some 10 %."""
 
@@ -38,15 +39,15 @@ class ReadyMade:
         """Send one batch."""
         self._send(bytes(8), self._encode(batch))
 
-    def encode(self, batches: Sequence[Any]) -> list[tuple[bytes, bytes]]:
-        """Return what ``send_all`` sends."""
-        return [(n.to_bytes(8, "big"), self._encode(batch)) for n, batch in enumerate(batches)]
-
-    def send_all(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
+    def send_all(self, messages: Messages) -> None:
         """Send as fast as a loop can."""
-        send = self._send
-        for seq, payload in messages:
-            send(seq, payload)
+        _send_all(self._send, messages)
+
+
+def ready_messages(shape: str, count: int) -> Messages:
+    """Return seq and payload of ``count`` batches."""
+    make, encode = batch_maker(OURS, shape), msgspec.msgpack.Encoder().encode
+    return [(n.to_bytes(8, "big"), encode(make(time.time()))) for n in range(count)]
 
 
 def replay_all(shape: str, count: int) -> tuple[str, Any]:
@@ -55,17 +56,18 @@ def replay_all(shape: str, count: int) -> tuple[str, Any]:
     router = zmq.Context.instance().socket(zmq.ROUTER)
     router.sndhwm = 0
     router.bind(address)
-    make, encode = batch_maker(OURS, shape), msgspec.msgpack.Encoder().encode
-    messages = [(n.to_bytes(8, "big"), encode(make(time.time()))) for n in range(count)]
+    messages = ready_messages(shape, count)
 
     def answer() -> None:
         identity = router.recv_multipart()[0]
-        send = message_sender(router, identity, b"", b"")
-        for seq, payload in messages:
-            send(seq, payload)
-        send(b"\xff" * 8, b"")
+        _send_all(message_sender(router, identity, b"", b""), [*messages, (b"\xff" * 8, b"")])
 
     return address, answer
+
+
+def _send_all(send: SendMessage, messages: Messages) -> None:
+    for seq, payload in messages:
+        send(seq, payload)
 
 
 def limit_line(

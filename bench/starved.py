@@ -7,15 +7,13 @@ reader and libzmq's own threads take their part of it, too.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from bench.contenders import OURS, Publisher, batch_maker
 from bench.measure import Found, Line, compare, interleave, main, spread
 from bench.reading import Reader
-from bench.work import calibrate, compute
+from bench.work import slowdown
 
 TITLE = "Beside a main thread that computes without pause"
 FOUND: dict[str, Found] = {}
@@ -25,37 +23,31 @@ def trial(contender: str, shape: str, rate: int, block_s: float, blocks: int) ->
     """Compute with and without publishing in turns; report ratios and the reader's latencies."""
     publisher, make = Publisher(contender), batch_maker(contender, shape)
     reader = Reader(publisher, make)
-    iterations, chunks = calibrate(1 / rate), int(rate * block_s)
-
-    def block(call: Any) -> float:
-        began = time.perf_counter()
-        for _ in range(chunks):
-            compute(iterations)
-            call(make(time.time()))
-        while waits(publisher):
-            time.sleep(0.0005)
-        return time.perf_counter() - began
-
-    ratios = []
-    for _ in range(blocks):
-        bare_s = block(_nothing)
-        ratios.append(block(publisher.publish) / bare_s)
+    ratio = slowdown(
+        publisher.publish,
+        lambda: waits(publisher),
+        make,
+        rate=rate,
+        block_s=block_s,
+        blocks=blocks,
+    )
     publisher.publish(make(-1.0))
-    found = {"slowdown": statistics.median(ratios), "reader": reader.result()}
+    found = {"slowdown": ratio, "reader": reader.result()}
     publisher.shutdown()
     return found
-
-
-def _nothing(_batch: Any) -> None:
-    return
 
 
 def waits(publisher: Publisher) -> bool:
     """Return whether batches still wait in ``publisher``."""
     if publisher.name == OURS:
-        stats = publisher.publisher.stats()
-        return bool(stats.queued_batches or stats.in_flight_batches)
+        return ours_waits(publisher.publisher)
     return not publisher.publisher._event_queue.empty()
+
+
+def ours_waits(publisher: Any) -> bool:
+    """Return whether batches wait in a publisher of kvevents, for its sink or for a receipt."""
+    stats = publisher.stats()
+    return bool(stats.queued_batches or stats.in_flight_batches)
 
 
 def run(rounds: int) -> Sequence[Line]:

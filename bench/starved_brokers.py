@@ -25,7 +25,8 @@ from bench.callers import transports
 from bench.contenders import OURS, batch_maker
 from bench.measure import Line, main, run_trial, spread
 from bench.reading import summary
-from bench.work import calibrate, compute
+from bench.starved import ours_waits
+from bench.work import slowdown
 
 TITLE = "Beside a main thread that computes without pause, over brokers, 1,000/s (a)"
 PLAIN = "plain client"
@@ -38,7 +39,7 @@ Publish = Callable[[Any], object]
 def trial(contender: str, transport: str, config: dict[str, Any]) -> dict[str, Any]:
     """Compute with and without publishing in turns; report ratios and the reader's latencies."""
     make = batch_maker(OURS, "a")
-    publish, settled = _ours(config) if contender == OURS else PLAIN_CLIENTS[transport](config)
+    publish, waits = _ours(config) if contender == OURS else PLAIN_CLIENTS[transport](config)
     where = config["servers"] if transport == "nats" else config["bootstrap_servers"]
     command = [sys.executable, "-m", "bench.starved_brokers", "--read", transport, where]
     reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -46,24 +47,10 @@ def trial(contender: str, transport: str, config: dict[str, Any]) -> dict[str, A
     assert reader.stdout.readline() == "listening\n"
     publish(make(0.0))
     assert reader.stdout.readline() == "ready\n"
-    iterations, chunks = calibrate(1 / RATE), int(RATE * BLOCK_S)
-
-    def block(call: Publish) -> float:
-        began = time.perf_counter()
-        for _ in range(chunks):
-            compute(iterations)
-            call(make(time.time()))
-        while not settled():
-            time.sleep(0.0005)
-        return time.perf_counter() - began
-
-    ratios = []
-    for _ in range(BLOCKS):
-        bare_s = block(lambda _batch: None)
-        ratios.append(block(publish) / bare_s)
+    ratio = slowdown(publish, waits, make, rate=RATE, block_s=BLOCK_S, blocks=BLOCKS)
     publish(make(-1.0))
     found: dict[str, Any] = json.loads(reader.stdout.readline())
-    return {"slowdown": statistics.median(ratios), **found}
+    return {"slowdown": ratio, **found}
 
 
 def _ours(config: dict[str, Any]) -> tuple[Publish, Callable[[], bool]]:
@@ -73,11 +60,7 @@ def _ours(config: dict[str, Any]) -> tuple[Publish, Callable[[], bool]]:
     while not publisher.stats().published_batches:
         time.sleep(0.01)
 
-    def settled() -> bool:
-        stats = publisher.stats()
-        return not (stats.queued_batches or stats.in_flight_batches)
-
-    return publisher.publish, settled
+    return publisher.publish, lambda: ours_waits(publisher)
 
 
 def _plain_nats(config: dict[str, Any]) -> tuple[Publish, Callable[[], bool]]:
@@ -101,10 +84,10 @@ def _plain_nats(config: dict[str, Any]) -> tuple[Publish, Callable[[], bool]]:
     def publish(batch: Any) -> None:
         waiting[:] = [asyncio.run_coroutine_threadsafe(send(encode(batch)), loop)]
 
-    def settled() -> bool:
-        return not waiting or (waiting[0].done() and not stream.publish_async_pending())
+    def waits() -> bool:
+        return bool(waiting) and (not waiting[0].done() or stream.publish_async_pending() > 0)
 
-    return publish, settled
+    return publish, waits
 
 
 def _plain_kafka(config: dict[str, Any]) -> tuple[Publish, Callable[[], bool]]:
@@ -124,7 +107,7 @@ def _plain_kafka(config: dict[str, Any]) -> tuple[Publish, Callable[[], bool]]:
 
     publish(batch_maker(OURS, "a")(0.0))
     producer.flush(10)
-    return publish, lambda: not waiting or waiting[0].is_done
+    return publish, lambda: bool(waiting) and not waiting[0].is_done
 
 
 PLAIN_CLIENTS = {"nats": _plain_nats, "kafka": _plain_kafka}

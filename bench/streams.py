@@ -23,9 +23,9 @@ BUSY = (200, 50 * 200)
 
 def trial(_contender: str, streams: int, rate: int) -> dict[str, Any]:
     """Feed one subscription of ``streams`` ranks at a fixed rate and look at its CPU time."""
-    count = rate * SECONDS
     from kvevents_core import subscribe
 
+    count = rate * SECONDS
     with tempfile.TemporaryDirectory(prefix="kvevents-bench-") as folder:
         base = f"ipc://{Path(folder) / 'events'}"
         feeder = subprocess.Popen(
