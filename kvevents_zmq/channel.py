@@ -23,6 +23,9 @@ from kvevents_zmq.sockets import receive_frames
 CHUNK_RECORDS: Final = 256
 CHUNK_BYTES: Final = 8 * 2**20
 REDIAL_S: Final = 1.0
+MANY_FAILURES: Final = 3
+"""Handshakes that fail in a row before a dialling reader without keys is told. Which end finds out
+first that only one uses CURVE is chance; the other one merely sees a connection that ends."""
 
 
 class Channel:
@@ -125,12 +128,23 @@ class Channel:
         if monitor.made > self._made:
             notices.append(Reconnected(rank, first=not self._made))
             self._made = monitor.made
-        if monitor.failure is not None and self._failure is None:
-            notices.append(Trouble(rank, monitor.failure))
+        failure = monitor.failure or self._hung_up()
+        if failure is not None and self._failure is None:
+            notices.append(Trouble(rank, failure))
         if monitor.mismatched and self._endpoint:
             self._redial_at = time.monotonic() + REDIAL_S
-        self._failure = monitor.failure
+        self._failure = failure
         return notices
+
+    def _hung_up(self) -> str | None:
+        """Return what to tell if whatever is dialled ends every handshake half-way."""
+        if not self._endpoint or self.monitor.failures < MANY_FAILURES:
+            return None
+        return (
+            f"handshake failed {self.monitor.failures} times: what listens at {self._endpoint} hangs "
+            "up; either one side uses CURVE and the other does not (give this reader its "
+            "curve_server_key), or it is no publisher"
+        )
 
 
 def _shape(frames: list[bytes]) -> str:

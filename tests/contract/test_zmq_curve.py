@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import socket as system
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 import zmq
@@ -12,6 +16,7 @@ from zmq_reading import all_of, collect, joined, open_source, reading
 
 from kvevents_core.backend import Arrival, Record, Trouble
 from kvevents_zmq import ZmqSettings
+from kvevents_zmq.channel import MANY_FAILURES
 
 PUBLIC, SECRET = (key.decode() for key in zmq.curve_keypair())
 OTHER_PUBLIC, OTHER_SECRET = (key.decode() for key in zmq.curve_keypair())
@@ -184,3 +189,44 @@ def test_the_publisher_is_the_server_also_where_it_dials() -> None:
         publishing(ZmqSettings(endpoint=there, curve_secret_key=SECRET)) as published,
     ):
         joined(source, lambda: published.sink.send(records(1)))
+
+
+@contextmanager
+def hanging_up() -> Iterator[int]:
+    """Give the port of a server that greets and then ends every connection."""
+    with system.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):  # the server was shut down
+                while True:
+                    client, _ = server.accept()
+                    with client:
+                        client.recv(10)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(system.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_plain_reader_of_what_hangs_up_is_told_of_curve() -> None:
+    """A publisher with CURVE may find out first, and its reader sees only that the line goes dead."""
+    with hanging_up() as port:
+        told = trouble_of(loopback(endpoint=f"tcp://127.0.0.1:{port}"), int)
+    assert f"tcp://127.0.0.1:{port} hangs up" in told
+    assert "curve_server_key" in told
+
+
+def test_a_publisher_says_nothing_of_probes(caplog: pytest.LogCaptureFixture) -> None:
+    """Who looks whether the port is open, and goes, has no wrong key."""
+    with publishing(loopback()) as published, caplog.at_level(logging.WARNING):
+        port = int(published.endpoint.rpartition(":")[2])
+        for _ in range(2 * MANY_FAILURES):
+            system.create_connection(("127.0.0.1", port)).close()
+        monitor = published.sink._monitor
+        assert monitor is not None
+        wait_until(lambda: monitor.failures >= 2 * MANY_FAILURES)
+    assert not caplog.messages
