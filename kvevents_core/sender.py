@@ -35,12 +35,15 @@ GROUP_BATCHES: Final = 64
 GROUP_BYTES: Final = 1024 * 1024
 """Most that one step takes from the outbox. The interpreter lock may be kept from encoding to
 sending, and a step must not hold up the engine's thread for a millisecond."""
-HOLD_S: Final = 0.0004
+HOLD_S: Final = 0.0002
 """After this long of full groups the engine's thread gets a chance at the interpreter lock."""
 QUIET_HOLD_S: Final = 0.005
 """The same, after a pause in which nothing was published: the interpreter's switch interval."""
 YIELD_S: Final = 0.00002
 """That chance: a pause between full groups."""
+YIELDS: Final = 8
+"""So many of them, one after another, in which nothing is published make a quiet time: the engine's
+thread may want to publish and have no processor yet."""
 RHYTHM_S: Final = 0.001
 """Longest pause under load: the engine pays no wake-up, a batch waits 1 ms at most."""
 SHORTEST_S: Final = 0.00025
@@ -182,10 +185,13 @@ class Sender:
 
     def _yield(self) -> None:
         before = self._outbox.activity()
-        time.sleep(YIELD_S)
-        # Nobody published meanwhile, so nobody may be waiting for the lock: keep it a little longer.
-        is_quiet = self._outbox.activity() == before
-        self._hold_s = QUIET_HOLD_S if is_quiet else HOLD_S
+        for _ in range(YIELDS if self._hold_s == HOLD_S else 1):
+            time.sleep(YIELD_S)
+            if self._outbox.activity() != before:
+                self._hold_s = HOLD_S
+                return
+        # Nobody publishes, so nobody may be waiting for the lock: keep it a little longer.
+        self._hold_s = QUIET_HOLD_S
 
     def _longest_sleep(self, now: float) -> float:
         numbering = self._numbering

@@ -24,6 +24,7 @@ from kvevents_zmq.admission import Admission
 from kvevents_zmq.curve import admitted_keys, publisher_keys
 from kvevents_zmq.frames import MAX_REQUEST_BYTES
 from kvevents_zmq.held_send import message_sender
+from kvevents_zmq.io_threads import let_others_finish
 from kvevents_zmq.monitor import Monitor
 from kvevents_zmq.ownership import PathOwnership
 from kvevents_zmq.replay_server import CLIENT_HWM
@@ -81,6 +82,8 @@ class ZmqSink(Sink):
         # An I/O thread of its own each, so that a long replay does not hold up live traffic.
         io_threads = 1 if self._replay is None else 2
         self._context = make_context(self._endpoint, self._replay, io_threads=io_threads)
+        if not is_shared(self._context):
+            let_others_finish(self._context)
         self._sockets: list[zmq.Socket[Any]] = []
         self._monitor: Monitor | None = None
         try:
