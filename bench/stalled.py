@@ -20,7 +20,7 @@ def trial(contender: str, stuck_s: float, blocks: bool) -> dict[str, Any]:
     publisher: Any = EventPublisherFactory.create(
         '{"publisher": "memory", "max_queue_size": 5000}'
     )
-    send = publisher._sink.send
+    send = publisher._sending.sink.send
     end = time.monotonic() + stuck_s
 
     def stuck(records: Any) -> int:
@@ -30,7 +30,7 @@ def trial(contender: str, stuck_s: float, blocks: bool) -> dict[str, Any]:
             time.sleep(end - time.monotonic())
         return 0
 
-    publisher._sink.send = stuck
+    publisher._sending.sink.send = stuck
     make = batch_maker(contender, "a")
     calls_s = []
     due = time.perf_counter()

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from kvevents_core.naming import StreamId
@@ -29,6 +29,13 @@ GRACE_S: Final = 60.0
 """How long after the first request the first block may take."""
 ENOUGH_REQUESTS: Final = 20
 """Fewer may all have been shorter than one block."""
+
+
+class Looks(Protocol):
+    """What is shown the batches on their way."""
+
+    def look(self, taken: Iterable[Waiting] = ()) -> None:
+        """Look at the batches just taken, and at the time. Sender thread."""
 
 
 class Alarms:

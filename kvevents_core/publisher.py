@@ -9,26 +9,20 @@ import atexit
 import logging
 import os
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kvevents_core import metrics, stats
 from kvevents_core.alarms import Alarms
-from kvevents_core.backend import SinkStatus
-from kvevents_core.errors import ConfigError
-from kvevents_core.in_flight import InFlight
 from kvevents_core.naming import StreamId
-from kvevents_core.numbering import Numbering
 from kvevents_core.outbox import Outbox
-from kvevents_core.replay import ReplayRing
-from kvevents_core.sender import Sender
+from kvevents_core.sender_thread import SenderThread, enabled_backend
 from kvevents_core.settings import KVEventsConfig
 from kvevents_core.wire import BatchEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvevents_core.backend import Backend, BackendSettings
+    from kvevents_core.sending import Sending
 
 logger = logging.getLogger("kvevents")
 
@@ -95,45 +89,22 @@ class EventPublisher:
         *,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        backend, settings = _enabled_backend(config)
+        _, settings = enabled_backend(config)
         settings.check_ranks(stream_rank + 1)
         self.stream = StreamId(config.tenant, config.model, config.instance, stream_rank)
         self._publisher_name = config.publisher
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._outbox = Outbox(config.max_queue_size, config.max_queue_bytes, config.overflow)
-        can = backend.capabilities
-        self._ring = ReplayRing(
-            config.buffer_steps if can.serves_history else 0, config.buffer_bytes
-        )
-        self._in_flight = InFlight(
-            confirms=can.confirms,
-            max_batches=config.max_in_flight_batches,
-            max_bytes=config.max_in_flight_bytes,
-        )
-        self._counters = stats.SenderCounters()
+        self._alarms = Alarms(self.stream)
         encoder = BatchEncoder(
             stream_rank, dialect=config.dialect, omit_token_ids=config.omit_token_ids
         )
-        self._numbering = Numbering(
+        self._sending = _open_sending(
+            config,
             self.stream,
-            encoder,
-            in_flight=self._in_flight,
-            ring=self._ring if can.serves_history else None,
-            counters=self._counters,
-        )
-        self._alarms = Alarms(self.stream)
-        self._sink = backend.open_sink(settings, self.stream)
-        self._sender = Sender(
-            self.stream,
-            self._sink,
-            outbox=self._outbox,
-            numbering=self._numbering,
-            in_flight=self._in_flight,
-            ring=self._ring,
-            counters=self._counters,
+            backlog=self._outbox,
+            encoder=encoder,
             alarms=self._alarms,
-            engine=config.engine,
-            heartbeat_s=config.heartbeat_s,
             clock=clock,
         )
         self._stop_metrics = self._serve_metrics(config.metrics_endpoint)
@@ -142,10 +113,10 @@ class EventPublisher:
         self._has_sender = True
         # One call fewer on the engine's thread: of all that publishing costs there, a third.
         self.publish = self._outbox.put  # type: ignore[assignment,method-assign]
-        self._sender.start()
+        self._sending.start()
         _live.add(self)
         # Among others whether it binds or dials, which ZMQ's endpoint may leave to be inferred.
-        logger.info("kvevents: stream %s goes out by %s", self.stream, self._sink_facts())
+        logger.info("kvevents: stream %s goes out by %s", self.stream, self._sending.describe())
 
     def _serve_metrics(self, endpoint: str | None) -> Callable[[], None] | None:
         if endpoint is None:
@@ -153,7 +124,7 @@ class EventPublisher:
         try:
             return metrics.serve(self, endpoint)
         except BaseException:
-            self._sink.close(self._shutdown_timeout_s)
+            self._sending.abandon(self._shutdown_timeout_s)
             raise
 
     def publish(self, events: Any) -> None:
@@ -179,7 +150,7 @@ class EventPublisher:
             self._outbox.refuse(stats.CLOSED)
             _live.discard(self)
             deadline_s = self._shutdown_timeout_s if timeout_s is None else timeout_s
-            if not self._sender.stop(deadline_s):
+            if not self._sending.stop(deadline_s):
                 logger.error(
                     "kvevents: the sender of stream %s did not end within %.1f s: the %s client "
                     "does not let go; the thread is a daemon and ends with the process",
@@ -200,38 +171,34 @@ class EventPublisher:
                 "kvevents: stream %s ended with %d batches that were not sent or not confirmed (%s)",
                 self.stream,
                 unsent,
-                self._sender.status.error or "the deadline passed",
+                now.error or "the deadline passed",
             )
         return unsent
 
     def stats(self) -> stats.PublisherStats:
         """Return the counters. Any thread."""
         queued_batches, queued_bytes = self._outbox.size()
-        in_flight_batches, in_flight_bytes = self._in_flight.size()
-        replay_batches, replay_bytes = self._ring.size()
-        counters, status = self._counters, self._sender.status
-        alive = self._sender.is_alive()
-        if not alive and not self._is_shut_down and self._has_sender:
-            status = replace(status, connected=False, error=_DIED)
+        behind = self._sending.facts()
+        died = not behind.alive and not self._is_shut_down and self._has_sender
         return stats.PublisherStats(
-            published_batches=counters.published_batches,
-            published_events=counters.published_events,
-            published_bytes=counters.published_bytes,
-            lost=stats.add(dict(counters.lost), self._outbox.lost),
-            lost_events=stats.add(dict(counters.lost_events), self._outbox.lost_events),
+            published_batches=behind.published_batches,
+            published_events=behind.published_events,
+            published_bytes=behind.published_bytes,
+            lost=stats.add(behind.lost, self._outbox.lost),
+            lost_events=stats.add(behind.lost_events, self._outbox.lost_events),
             queued_batches=queued_batches,
             queued_bytes=queued_bytes,
-            in_flight_batches=in_flight_batches,
-            in_flight_bytes=in_flight_bytes,
-            replay_batches=replay_batches,
-            replay_bytes=replay_bytes,
-            sender_errors=counters.sender_errors,
-            sender_alive=alive,
-            epoch=self._numbering.epoch,
-            next_seq=self._numbering.next_seq,
-            connected=status.connected,
-            superseded_by=status.superseded_by,
-            error=status.error,
+            in_flight_batches=behind.in_flight_batches,
+            in_flight_bytes=behind.in_flight_bytes,
+            replay_batches=behind.replay_batches,
+            replay_bytes=behind.replay_bytes,
+            sender_errors=behind.sender_errors,
+            sender_alive=behind.alive,
+            epoch=behind.epoch,
+            next_seq=behind.next_seq,
+            connected=behind.connected and not died,
+            superseded_by=behind.superseded_by,
+            error=_DIED if died else behind.error,
             alarms=self._alarms.raised,
         )
 
@@ -248,41 +215,23 @@ class EventPublisher:
 
     def describe(self) -> dict[str, Any]:
         """Return who publishes what and where, JSON-able and without secrets. Any thread."""
-        status = self._sink_status()
+        behind = self._sending.facts()
         return {
             "publisher": self._publisher_name,
             "stream": str(self.stream),
             "stream_rank": self.stream.rank,
-            "epoch": self._numbering.epoch,
-            "next_seq": self._numbering.next_seq,
+            "epoch": behind.epoch,
+            "next_seq": behind.next_seq,
             "pid": os.getpid(),
-            "connected": status.connected,
-            "superseded_by": status.superseded_by,
-            "error": status.error,
-            "sender_alive": self._sender.is_alive(),
-            **self._sink_facts(),
+            "sender_alive": behind.alive,
+            **self._sending.describe(),
         }
-
-    def _sink_status(self) -> SinkStatus:
-        try:
-            status: Any = self._sink.status()
-            if isinstance(status, SinkStatus):
-                return status
-            fault = f"returned {status!r}"
-        except (Exception, SystemExit) as error:  # a package's fault is told, not passed on
-            fault = repr(error)
-        return replace(self._sender.status, connected=False, error=f"the sink's status: {fault}")
-
-    def _sink_facts(self) -> dict[str, Any]:
-        try:
-            return dict(self._sink.describe())
-        except (Exception, SystemExit) as error:
-            return {"fault": f"the sink's describe: {error!r}"}
 
     def _disown(self) -> None:
         """Refuse batches in a forked child: the sender thread and its client are the parent's."""
         self._has_sender = False
         self._outbox.after_fork_in_child(stats.FORKED)
+        self._sending.disown()
 
 
 class EventPublisherFactory:
@@ -311,14 +260,8 @@ class EventPublisherFactory:
         return EventPublisher(parsed, attn_dp_rank)
 
 
-def _enabled_backend(config: KVEventsConfig) -> tuple[Backend[Any], BackendSettings]:
-    if config.backend is None or config.backend_settings is None:
-        raise ConfigError(
-            f"publisher {config.publisher!r} publishes nothing: name a transport, for instance "
-            '{"publisher": "zmq"}',
-            key="publisher",
-        )
-    return config.backend, config.backend_settings
+def _open_sending(config: KVEventsConfig, stream: StreamId, **parts: Any) -> Sending:
+    return SenderThread(config, stream, **parts)
 
 
 def _shut_down_all() -> None:

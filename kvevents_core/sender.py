@@ -17,45 +17,21 @@ from typing import TYPE_CHECKING, Final
 from kvevents_core import stats
 from kvevents_core.backend import SinkHost, SinkStatus
 from kvevents_core.outbox import count_events
+from kvevents_core.rhythm import GROUP_BATCHES, GROUP_BYTES, RHYTHM_S, STUCK_S, Rhythm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kvevents_core.alarms import Alarms
+    from kvevents_core.alarms import Looks
     from kvevents_core.backend import Sink
+    from kvevents_core.backlog import Backlog
     from kvevents_core.in_flight import InFlight, Settled
     from kvevents_core.naming import StreamId
     from kvevents_core.numbering import Numbering
-    from kvevents_core.outbox import Outbox
     from kvevents_core.replay import ReplayRing
 
 logger = logging.getLogger("kvevents")
 
-GROUP_BATCHES: Final = 64
-GROUP_BYTES: Final = 1024 * 1024
-"""Most that one step takes from the outbox. The interpreter lock may be kept from encoding to
-sending, and a step must not hold up the engine's thread for a millisecond."""
-HOLD_S: Final = 0.0002
-"""After this long of full groups the engine's thread gets a chance at the interpreter lock."""
-QUIET_HOLD_S: Final = 0.005
-"""The same, after a pause in which nothing was published: the interpreter's switch interval."""
-YIELD_S: Final = 0.00002
-"""That chance: a pause between full groups."""
-YIELDS: Final = 8
-"""So many of them, one after another, in which nothing is published make a quiet time: the engine's
-thread may want to publish and have no processor yet."""
-RHYTHM_S: Final = 0.001
-"""Longest pause under load: the engine pays no wake-up, a batch waits 1 ms at most."""
-SHORTEST_S: Final = 0.00025
-QUIET_SHARE: Final = 8
-"""A pause is this fraction of the quiet time so far, within the two above: the shorter an engine's
-steps, the less a batch waits."""
-LOOK_S: Final = 0.01
-"""After this long without work a step is made all the same, to look at the sink's status."""
-IDLE_AFTER_S: Final = 0.05
-"""After this long without work the thread sleeps until the next publish wakes it."""
-STUCK_S: Final = 0.005
-"""Pause while batches wait but the sink takes none: no publish may pay for a wake-up then."""
 WATCH_S: Final = 0.05
 """Longest sleep while something is owed: a connection, a receipt, a hole to show."""
 SLEEP_S: Final = 1.0
@@ -85,12 +61,12 @@ class Sender:
         stream: StreamId,
         sink: Sink,
         *,
-        outbox: Outbox,
+        outbox: Backlog,
         numbering: Numbering,
         in_flight: InFlight,
         ring: ReplayRing,
         counters: stats.SenderCounters,
-        alarms: Alarms,
+        alarms: Looks,
         engine: str,
         heartbeat_s: float,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -109,7 +85,6 @@ class Sender:
         self.status = SinkStatus(ready=False, connected=False)
         """The sink's status at the last step."""
         self._generation = 0
-        self._hold_s = HOLD_S
         self._next_log_at = 0.0
         self._next_rejection_log_at = 0.0
         self._logged_lost = 0
@@ -138,18 +113,9 @@ class Sender:
     def _run(self) -> None:
         self._guarded(_leave_signals_to_the_engine)
         self._guarded(self._start_sink)
-        idle_since = held_since = time.monotonic()
+        rhythm = Rhythm(self._outbox, self)
         while self._stop_at is None:
-            worked = self._guarded(self._step)
-            now = time.monotonic()
-            if worked:
-                idle_since = now
-            if worked < GROUP_BATCHES:
-                self._pause(now, now - idle_since)
-                held_since = time.monotonic()
-            elif now - held_since >= self._hold_s:
-                self._yield()
-                held_since = time.monotonic()
+            rhythm.follow(self._guarded(self._step))
         self._finish(self._stop_at)
 
     def _start_sink(self) -> int:
@@ -174,26 +140,18 @@ class Sender:
             time.sleep(STUCK_S)
             return 0
 
-    def _pause(self, now: float, idle_s: float) -> None:
-        if idle_s < IDLE_AFTER_S:
-            pause_s = min(max(idle_s / QUIET_SHARE, SHORTEST_S), RHYTHM_S)
-            self._outbox.doze(pause_s, LOOK_S if self._in_flight.is_empty() else 0.0)
-        elif self._in_flight.pending or (self._numbering.epoch is None and self._outbox.size()[0]):
-            time.sleep(STUCK_S)
-        else:
-            self._outbox.wait(self._longest_sleep(now))
+    def owes_receipts(self) -> bool:
+        """Return whether records wait for the sink or for a receipt; see ``rhythm.Work``."""
+        return not self._in_flight.is_empty()
 
-    def _yield(self) -> None:
-        before = self._outbox.activity()
-        for _ in range(YIELDS if self._hold_s == HOLD_S else 1):
-            time.sleep(YIELD_S)
-            if self._outbox.activity() != before:
-                self._hold_s = HOLD_S
-                return
-        # Nobody publishes, so nobody may be waiting for the lock: keep it a little longer.
-        self._hold_s = QUIET_HOLD_S
+    def is_stuck(self) -> bool:
+        """Return whether the sink takes nothing of what waits; see ``rhythm.Work``."""
+        if self._in_flight.pending:
+            return True
+        return self._numbering.epoch is None and bool(self._outbox.size()[0])
 
-    def _longest_sleep(self, now: float) -> float:
+    def longest_sleep_s(self, now: float) -> float:
+        """Return how soon something owed has to be looked after; see ``rhythm.Work``."""
         numbering = self._numbering
         owed = numbering.epoch is None or not self._in_flight.is_empty()
         longest = WATCH_S if owed or numbering.has_hidden_hole() else SLEEP_S

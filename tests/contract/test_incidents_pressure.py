@@ -159,7 +159,7 @@ def test_an_idle_engine_costs_nothing(made: list[EventPublisher]) -> None:
     wait_until(lambda: publisher.stats().published_batches == 1)
     for _ in range(10_000):
         publisher.publish(KVEventBatch(time.time(), []))
-    clock = time.pthread_getcpuclockid(publisher._sender._thread.ident or 0)
+    clock = time.pthread_getcpuclockid(publisher._sending.sender._thread.ident or 0)
     wait_until(lambda: cpu_s_of_one_second(clock) < 0.01, 5)
     assert publisher.stats().published_batches == 1
     assert publisher.stats().lost == {}

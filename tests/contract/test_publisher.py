@@ -29,6 +29,7 @@ from kvevents_core import (
 )
 from kvevents_core.items import Item
 from kvevents_core.memory import MemoryHub, hub
+from kvevents_core.rhythm import Rhythm
 
 _names = itertools.count()
 
@@ -284,7 +285,7 @@ def test_a_client_that_hangs_is_told_and_what_it_holds_up_is_counted(
         released.wait(30)
         return 0
 
-    monkeypatch.setattr(publisher._sink, "send", hang)
+    monkeypatch.setattr(publisher._sending.sink, "send", hang)
     publisher.publish(batch(0))
     assert hangs.wait(5)
     for number in range(1, 10):
@@ -312,7 +313,7 @@ def test_the_death_of_the_sender_thread_shows(
     def die(*_: object) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(publisher._sender, "_pause", die)
+    monkeypatch.setattr(Rhythm, "follow", die)
     publisher.publish(batch(0))
     wait_until(lambda: not publisher.stats().sender_alive)
     publisher.publish(batch(1))
