@@ -299,6 +299,10 @@ class BackendSettings(GatheredSettings):
         """Raise ``ConfigError`` if ``stream_ranks`` streams cannot have an address each."""
         return
 
+    def leaves_process(self) -> bool:
+        """Return whether readers in another process can be reached; if not, no sender can move there."""
+        return True
+
     def address_of(self, stream: StreamId) -> str | None:
         """Return where ``stream`` is found, for people: endpoint, topic, subject; None: unsaid."""
         return None

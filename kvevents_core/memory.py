@@ -47,6 +47,10 @@ class MemorySettings(BackendSettings):
     max_message_bytes: int | None = Field(default=None, ge=1)
     """Largest payload the hub takes."""
 
+    def leaves_process(self) -> bool:
+        """Return False: a hub is memory of this process."""
+        return False
+
 
 class MemoryHub:
     """One log of records for all streams, in the order they came."""

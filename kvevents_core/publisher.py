@@ -73,7 +73,7 @@ class EventPublisher:
     Args:
         config: An enabled configuration.
         stream_rank: The stream rank, 0..dp-1.
-        clock: Unix milliseconds, for the epoch; tests turn it back.
+        clock: Unix milliseconds, for the epoch; tests turn it back. A sender process has its own.
 
     Raises:
         ConfigError: ``config`` is not enabled, or the rank has no legal address.
@@ -260,8 +260,15 @@ class EventPublisherFactory:
         return EventPublisher(parsed, attn_dp_rank)
 
 
-def _open_sending(config: KVEventsConfig, stream: StreamId, **parts: Any) -> Sending:
-    return SenderThread(config, stream, **parts)
+def _open_sending(
+    config: KVEventsConfig, stream: StreamId, clock: Callable[[], int], **parts: Any
+) -> Sending:
+    if config.sender == "thread":
+        return SenderThread(config, stream, clock=clock, **parts)
+    # Imported by who uses it: subprocess and multiprocessing cost an engine 10 ms.
+    from kvevents_core.sender_process.sending import SenderProcess
+
+    return SenderProcess(config, stream, **parts)
 
 
 def _shut_down_all() -> None:

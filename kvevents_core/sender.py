@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvevents_core import stats
 from kvevents_core.backend import SinkHost, SinkStatus
+from kvevents_core.loss_log import LOG_EVERY_S, LossLog
 from kvevents_core.outbox import count_events
 from kvevents_core.rhythm import GROUP_BATCHES, GROUP_BYTES, RHYTHM_S, STUCK_S, Rhythm
 
@@ -36,7 +37,6 @@ WATCH_S: Final = 0.05
 """Longest sleep while something is owed: a connection, a receipt, a hole to show."""
 SLEEP_S: Final = 1.0
 """Longest sleep otherwise; a look at the sink's status, no more."""
-LOG_EVERY_S: Final = 10.0
 
 
 class Sender:
@@ -85,9 +85,8 @@ class Sender:
         self.status = SinkStatus(ready=False, connected=False)
         """The sink's status at the last step."""
         self._generation = 0
-        self._next_log_at = 0.0
+        self._losses = LossLog(stream)
         self._next_rejection_log_at = 0.0
-        self._logged_lost = 0
         self._told_superseded = False
         self._stop_at: float | None = None
         self._thread = threading.Thread(
@@ -111,7 +110,7 @@ class Sender:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        self._guarded(_leave_signals_to_the_engine)
+        self._guarded(leave_signals_to_the_engine)
         self._guarded(self._start_sink)
         rhythm = Rhythm(self._outbox, self)
         while self._stop_at is None:
@@ -168,7 +167,7 @@ class Sender:
         if not isinstance(status, SinkStatus):
             raise TypeError(f"{type(self._sink).__name__}.status returned {status!r}")
         self.status = status
-        self._log_losses()
+        self._losses.look(self._counters.lost, self._outbox.lost, error=status.error)
         if status.superseded_by is not None:
             return self._discard_superseded(status.superseded_by)
         opens = self._numbering.epoch is None
@@ -269,21 +268,6 @@ class Sender:
 
     # What operators see ------------------------------------------------------------------------
 
-    def _log_losses(self) -> None:
-        total = sum(self._counters.lost.values()) + sum(self._outbox.lost.values())
-        if total == self._logged_lost or time.monotonic() < self._next_log_at:
-            return
-        self._next_log_at = time.monotonic() + LOG_EVERY_S
-        lost = stats.add(self._counters.lost, self._outbox.lost)
-        logger.warning(
-            "kvevents: stream %s lost %d batches since the last report (all so far: %s; %s)",
-            self._stream,
-            total - self._logged_lost,
-            ", ".join(f"{reason} {count}" for reason, count in sorted(lost.items())),
-            self.status.error or "the transport reports no error",
-        )
-        self._logged_lost = total
-
     def _log_rejected(self, seq: int, why: str) -> None:
         now = time.monotonic()
         if now < self._next_rejection_log_at:
@@ -297,7 +281,7 @@ class Sender:
         )
 
 
-def _leave_signals_to_the_engine() -> int:
+def leave_signals_to_the_engine() -> int:
     """Have signals delivered to other threads, so that none interrupts a client's call half-way.
 
     Threads, and programs, that the sink starts from here inherit it. Faults of this very thread stay.

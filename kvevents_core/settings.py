@@ -96,6 +96,9 @@ class CoreSettings(GatheredSettings):
     """Send an empty batch after this long without another; 0: never."""
     shutdown_timeout_s: Seconds = 2.0
     """Longest time that a shutdown spends on sending what is left."""
+    sender: Annotated[Literal["thread", "process"], BeforeValidator(_choice)] = "thread"
+    """Where batches are numbered and sent: on a thread of the engine's process, or in a process of
+    its own, to which that thread only hands them encoded."""
     metrics_endpoint: Name | None = None
     """Where to serve counters to Prometheus, ``host:port``; the port counts up with the rank."""
 

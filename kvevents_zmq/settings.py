@@ -119,6 +119,10 @@ class ZmqSettings(BackendSettings):
             if self.publisher_binds:
                 endpoints.check_apart(self.events, replay, stream_ranks)
 
+    def leaves_process(self) -> bool:
+        """Return whether the events go further than inproc does."""
+        return self.events.scheme != "inproc"
+
     def address_of(self, stream: StreamId) -> str:
         """Return the event endpoint of the stream's rank."""
         return str(self.events.for_rank(stream.rank))

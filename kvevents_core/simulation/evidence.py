@@ -1,4 +1,4 @@
-"""What the operating system says this process holds: sockets, listening addresses, threads.
+"""What the operating system says this process holds, with the sender process it may have started.
 
 Two processes that publish one stream may report the same port or the same rank, so the demo's
 verdict does not take kvevents' own word for who is silent. Reads Linux's ``/proc`` (proc(5)); where
@@ -7,6 +7,7 @@ there is none, every answer is None.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import sys
 from pathlib import Path
@@ -19,15 +20,15 @@ _LISTEN: Final = "0A"
 def count_threads() -> int | None:
     """Return the number of operating-system threads, those of C libraries included."""
     try:
-        return sum(1 for _ in Path("/proc/self/task").iterdir())
+        return sum(1 for process in _family() for _ in (process / "task").iterdir())
     except OSError:
         return None
 
 
 def socket_inodes() -> set[str] | None:
-    """Return the inodes of the sockets that this process holds open."""
+    """Return the inodes of the sockets that these processes hold open."""
     try:
-        descriptors = list(Path("/proc/self/fd").iterdir())
+        descriptors = [each for process in _family() for each in (process / "fd").iterdir()]
     except OSError:
         return None
     inodes = set()
@@ -42,7 +43,7 @@ def socket_inodes() -> set[str] | None:
 
 
 def listening_addresses() -> list[str] | None:
-    """Return the TCP addresses, ``host:port``, that this process listens on, sorted."""
+    """Return the TCP addresses, ``host:port``, that these processes listen on, sorted."""
     inodes = socket_inodes()
     if inodes is None:
         return None
@@ -57,6 +58,16 @@ def listening_addresses() -> list[str] | None:
             if columns[3] == _LISTEN and columns[9] in inodes:
                 found.append(_address(columns[1]))
     return sorted(found)
+
+
+def _family() -> list[Path]:
+    """Return this process's directory and those of its children, a sender process among them."""
+    family = [Path("/proc/self")]
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that ended, or a kernel without this file
+            children = (task / "children").read_text(encoding="ascii").split()
+            family += [Path("/proc", child) for child in children]
+    return family
 
 
 def _address(column: str) -> str:
