@@ -16,6 +16,8 @@ from typing import Any
 from bench import engines
 
 OURS = "kvevents"
+PROCESS = "kvevents/process"
+"""Ours, with its sender in a process of its own."""
 NONE = "none"
 """No publisher at all: what a row's own work costs."""
 
@@ -41,13 +43,14 @@ class Publisher:
         if name == NONE:
             self.publish: Callable[[Any], None] = _ignore
             return
-        made = self._ours(settings) if name == OURS else self._theirs(settings)
+        made = self._ours(settings) if name in (OURS, PROCESS) else self._theirs(settings)
         self.publisher, self.publish = made, made.publish
 
     def _ours(self, settings: dict[str, Any]) -> Any:
         from kvevents_core import EventPublisherFactory
 
         config = {"publisher": "zmq", "endpoint": self.endpoint, "bind": True, **settings}
+        config["sender"] = "process" if self.name == PROCESS else "thread"
         if self.replay_endpoint:
             config["replay_endpoint"] = self.replay_endpoint
         return EventPublisherFactory.create(json.dumps(config))
@@ -78,7 +81,7 @@ def batch_maker(name: str, shape: str) -> BatchMaker:
 
 
 def _structs(name: str) -> Any:
-    if name in (OURS, NONE):
+    if name in (OURS, PROCESS, NONE):
         try:
             return engines.load("sglang")
         except Exception:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import engines
-from bench.contenders import NONE, OURS
+from bench.contenders import NONE, OURS, PROCESS
 
 ROOT = Path(__file__).parent.parent
 TRIAL_TIMEOUT_S = 120.0
@@ -59,7 +59,12 @@ class Found:
         return [statistics.median(points) for points in zip(*curves, strict=True)]
 
     def others(self) -> list[str]:
-        return [name for name in self.trials if name not in (OURS, NONE)]
+        return [name for name in self.trials if name not in (OURS, PROCESS, NONE)]
+
+    def of_process(self) -> Found:
+        """Return the same with our sender process in the place of our thread."""
+        rest = {n: trials for n, trials in self.trials.items() if n not in (OURS, PROCESS)}
+        return Found({OURS: self.trials[PROCESS], **rest})
 
 
 def run_trial(row: str, contender: str, **settings: Any) -> dict[str, Any]:
@@ -81,6 +86,11 @@ def run_trial(row: str, contender: str, **settings: Any) -> dict[str, Any]:
 def everybody() -> list[str]:
     """Return ours, the engines that can be had, and the contender that does nothing."""
     return [OURS, *(engine.name for engine in engines.available()), NONE]
+
+
+def with_process() -> list[str]:
+    """Return who takes part in a row that our sender process is measured in, too."""
+    return [OURS, PROCESS, *everybody()[1:-1]]
 
 
 def interleave(

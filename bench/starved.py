@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.contenders import OURS, Publisher, batch_maker
-from bench.measure import Found, Line, compare, interleave, main, spread
+from bench.contenders import OURS, PROCESS, Publisher, batch_maker
+from bench.measure import Found, Line, compare, interleave, main, spread, with_process
 from bench.reading import Reader
 from bench.work import slowdown
 
@@ -39,32 +39,52 @@ def trial(contender: str, shape: str, rate: int, block_s: float, blocks: int) ->
 
 def waits(publisher: Publisher) -> bool:
     """Return whether batches still wait in ``publisher``."""
-    if publisher.name == OURS:
+    if publisher.name in (OURS, PROCESS):
         return ours_waits(publisher.publisher)
     return not publisher.publisher._event_queue.empty()
 
 
 def ours_waits(publisher: Any) -> bool:
-    """Return whether batches wait in a publisher of kvevents, for its sink or for a receipt."""
-    stats = publisher.stats()
-    return bool(stats.queued_batches or stats.in_flight_batches)
+    """Return whether batches wait in a publisher of kvevents, for its sink or for a receipt.
+
+    What a sender process has waits there, not here, and what it tells of that comes late.
+    """
+    stats, told = publisher.stats(), publisher.describe()
+    in_flight = 0 if "sender_pid" in told else stats.in_flight_batches
+    return bool(stats.queued_batches or in_flight)
 
 
 def run(rounds: int) -> Sequence[Line]:
     """Measure every rate and return the lines."""
     lines = []
-    for rate, shape in ((1000, "a"), (5000, "a"), (20_000, "a"), (1000, "c")):
-        found = interleave("starved", rounds, shape=shape, rate=rate, block_s=0.3, blocks=4)
-        if rate == 1000:
-            readers = Found({n: [t["reader"] for t in ts] for n, ts in found.trials.items()})
-            FOUND[f"reader {rate} {shape}"] = readers
-            at_most = 0.1 if shape == "a" else 1.0
-            lines += [
-                _latency(readers, f"reader latency p50, {rate}/s, {shape}", "p50_us", at_most),
-                _latency(readers, f"reader latency p99, {rate}/s, {shape}", "p99_us", 1.0),
-            ]
-        lines.append(_slowdown(found, f"{rate}/s, {shape}", 1 / 3 if rate == 20_000 else 1.0))
+    for rate, shape, with_both in (
+        (1000, "a", True),
+        (5000, "a", False),
+        (20_000, "a", True),
+        (1000, "c", False),
+    ):
+        contenders = with_process() if with_both else None
+        found = interleave(
+            "starved", rounds, contenders, shape=shape, rate=rate, block_s=0.3, blocks=8
+        )
+        lines += _lines(found, rate, shape, "")
+        if with_both:
+            lines += _lines(found.of_process(), rate, shape, ", sender process")
     return lines
+
+
+def _lines(found: Found, rate: int, shape: str, whose: str) -> list[Line]:
+    lines = []
+    if rate == 1000:
+        readers = Found({n: [t["reader"] for t in ts] for n, ts in found.trials.items()})
+        FOUND[f"reader {rate} {shape}{whose}"] = readers
+        at_most = 0.1 if shape == "a" else 1.0
+        lines += [
+            _latency(readers, f"reader latency p50, {rate}/s, {shape}{whose}", "p50_us", at_most),
+            _latency(readers, f"reader latency p99, {rate}/s, {shape}{whose}", "p99_us", 1.0),
+        ]
+    share = 1 / 3 if rate == 20_000 else 1.0
+    return [*lines, _slowdown(found, f"{rate}/s, {shape}{whose}", share)]
 
 
 def _latency(readers: Found, what: str, key: str, at_most: float) -> Line:

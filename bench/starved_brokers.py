@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from bench.callers import transports
-from bench.contenders import OURS, batch_maker
+from bench.contenders import OURS, PROCESS, batch_maker
 from bench.measure import Line, main, run_trial, spread
 from bench.reading import summary
 from bench.starved import ours_waits
@@ -39,7 +39,11 @@ Publish = Callable[[Any], object]
 def trial(contender: str, transport: str, config: dict[str, Any]) -> dict[str, Any]:
     """Compute with and without publishing in turns; report ratios and the reader's latencies."""
     make = batch_maker(OURS, "a")
-    publish, waits = _ours(config) if contender == OURS else PLAIN_CLIENTS[transport](config)
+    if contender == PLAIN:
+        publish, waits = PLAIN_CLIENTS[transport](config)
+    else:
+        sender = "process" if contender == PROCESS else "thread"
+        publish, waits = _ours({**config, "sender": sender})
     where = config["servers"] if transport == "nats" else config["bootstrap_servers"]
     command = [sys.executable, "-m", "bench.starved_brokers", "--read", transport, where]
     reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -182,7 +186,7 @@ def run(rounds: int) -> Sequence[Line]:
     lines: list[Line] = []
     with transports() as configs:
         for transport in sorted(configs.keys() & PLAIN_CLIENTS.keys()):
-            found: dict[str, list[dict[str, Any]]] = {OURS: [], PLAIN: []}
+            found: dict[str, list[dict[str, Any]]] = {OURS: [], PROCESS: [], PLAIN: []}
             for number in range(rounds):
                 names = list(found)[:: -1 if number % 2 else 1]  # ours first: it makes the stream
                 for name in names:
@@ -199,11 +203,13 @@ def _lines(transport: str, found: dict[str, list[dict[str, Any]]]) -> list[Line]
         ("reader latency p99", "p99_us", " ms", 1000),
         ("slowdown of that thread, drain included", "slowdown", " x", 1),
     ):
-        ours = [trial[key] / scale for trial in found[OURS]]
         plain = [trial[key] / scale for trial in found[PLAIN]]
-        ratio = statistics.median(a / b for a, b in zip(ours, plain, strict=True))
         theirs = {PLAIN: spread(plain, unit)}
-        lines.append(Line(f"{what}, {transport}", spread(ours, unit), theirs, f"{ratio:.3g}"))
+        for name, whose in ((OURS, ""), (PROCESS, ", sender process")):
+            ours = [trial[key] / scale for trial in found[name]]
+            ratio = statistics.median(a / b for a, b in zip(ours, plain, strict=True))
+            row = f"{what}, {transport}{whose}"
+            lines.append(Line(row, spread(ours, unit), theirs, f"{ratio:.3g}"))
     return lines
 
 

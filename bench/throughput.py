@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench.contenders import OURS, Publisher, batch_maker
-from bench.measure import Line, compare, interleave, main
+from bench.contenders import OURS, PROCESS, Publisher, batch_maker
+from bench.measure import Line, compare, interleave, main, with_process
 from bench.reading import Reader
 from bench.ready_made import READY, ReadyMade, limit_line, limit_of, ready_messages
 
@@ -24,7 +24,9 @@ def trial(contender: str, shape: str, count: int) -> dict[str, Any]:
     if contender == READY:
         return _trial_of_the_limit(shape, count)
     # Theirs have no bound in bytes, so ours gets one that is out of reach.
-    blocking = {"overflow": "block", "max_queue_bytes": 2**31} if contender == OURS else {}
+    blocking = (
+        {"overflow": "block", "max_queue_bytes": 2**31} if contender in (OURS, PROCESS) else {}
+    )
     publisher = Publisher(contender, **blocking)
     make = batch_maker(contender, shape)
     reader = Reader(publisher, make)
@@ -60,13 +62,18 @@ def run(rounds: int) -> Sequence[Line]:
     """Measure every shape and return the lines."""
     lines = []
     for shape, (count, at_least) in SHAPES.items():
-        found = interleave("throughput", rounds, shape=shape, count=count)
+        found = interleave("throughput", rounds, with_process(), shape=shape, count=count)
         what = f"batches per second, {shape}"
         line = compare(found, what, "per_s", unit="/s", at_least=at_least)
         limit = limit_of("throughput", rounds, shape=shape, count=count)
         lines += [line, limit_line(line, found, limit, "per_s", unit="/s", is_rate=True)]
         what = f"CPU of the publishing process per batch, {shape}"
         lines.append(compare(found, what, "cpu_us", unit=" us"))
+        beside = found.of_process()
+        what = f"batches per second, {shape}, sender process"
+        lines.append(compare(beside, what, "per_s", unit="/s"))
+        what = f"CPU of the engine's process per batch, {shape}, sender process"
+        lines.append(compare(beside, what, "cpu_us", unit=" us"))
         missing = {name: sum(found.values(name, "missing")) for name in found.trials}
         if any(missing.values()):
             others = {name: str(missing[name]) for name in found.others()}

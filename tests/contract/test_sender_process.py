@@ -108,7 +108,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux'
 
 
 def test_one_ordered_numbered_stream_and_counters_that_agree() -> None:
-    """C1, C14: what a thread publishes a process publishes: opening, order, numbers, history, counts."""
+    """C41: what a thread publishes a process publishes: opening, order, numbers, history, counts."""
     config = place()
     with publishing(config) as publisher:
         for number in range(1000):
@@ -135,7 +135,7 @@ def test_a_batch_larger_than_the_socket_between_goes_whole() -> None:
 
 
 def test_a_frozen_process_costs_the_engine_drops_that_are_counted_and_shown() -> None:
-    """C3: the outbox keeps its bounds; every drop is a number that is missing in its place."""
+    """C16, C39: the outbox keeps its bounds; every drop is a number that is missing in its place."""
     config = place()
     with publishing(config, max_queue_size=50) as publisher:
         wait_until(lambda: publisher.stats().published_batches == 1)
@@ -167,7 +167,7 @@ def test_a_frozen_process_costs_the_engine_drops_that_are_counted_and_shown() ->
 def test_a_process_that_dies_is_replaced_and_readers_begin_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """C20: said, counted, healed: a new epoch opens, and what is published from then on arrives."""
+    """C41: said, counted, healed: a new epoch opens, and what is published from then on arrives."""
     config = place()
     with publishing(config) as publisher:
         publisher.publish(stored(1))
@@ -199,7 +199,7 @@ def test_a_process_that_dies_is_replaced_and_readers_begin_anew(
 
 
 def test_what_dies_with_the_process_is_counted() -> None:
-    """Handed over and never sent: delivered or not nobody can say, so it is lost by ``sender_died``."""
+    """C41: handed over and never sent: delivered or not nobody can say, so it is lost by ``sender_died``."""
     config = place()
     with publishing(config) as publisher:
         wait_until(lambda: publisher.stats().published_batches == 1)
@@ -218,7 +218,7 @@ def test_what_dies_with_the_process_is_counted() -> None:
 def test_one_that_cannot_be_replaced_is_tried_again_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Meanwhile batches wait, within the bounds, and the publisher says it is not connected."""
+    """C41: meanwhile batches wait, within the bounds, and the publisher says it is not connected."""
     monkeypatch.setattr("kvevents_core.sender_process.feeder.FIRST_RETRY_S", 0.1)
     config = place()
     with publishing(config) as publisher:
@@ -236,7 +236,7 @@ def test_one_that_cannot_be_replaced_is_tried_again_and_says_why(
 
 
 def test_an_address_in_use_is_said_at_construction_with_its_facts() -> None:
-    """C8: the error of the sink, with its class and attributes, as if it had opened here."""
+    """C30: the error of the sink, with its class and attributes, as if it had opened here."""
     config = place()
     with (
         publishing(config),
@@ -267,7 +267,7 @@ def test_what_reaches_this_process_only_is_refused(config: dict[str, Any]) -> No
 
 
 def test_what_cannot_be_encoded_is_counted_and_shown() -> None:
-    """C4: encoding happens in the engine's process, the hole is made in the other."""
+    """C38: encoding happens in the engine's process, the hole is made in the other."""
     config = place()
     with publishing(config) as publisher:
         wait_until(lambda: publisher.stats().published_batches == 1)
@@ -281,7 +281,7 @@ def test_what_cannot_be_encoded_is_counted_and_shown() -> None:
 
 
 def test_a_hole_at_the_end_is_shown_without_another_batch() -> None:
-    """C4: an empty batch comes behind it."""
+    """C16: an empty batch comes behind it."""
     config = place()
     with publishing(config) as publisher:
         wait_until(lambda: publisher.stats().published_batches == 1)
@@ -295,7 +295,7 @@ def test_a_hole_at_the_end_is_shown_without_another_batch() -> None:
 def test_an_engine_that_is_killed_leaves_no_process_and_what_it_handed_over_arrives(
     how: signal.Signals,
 ) -> None:
-    """The sender notices, sends what it has, and goes."""
+    """C41: the sender notices, sends what it has, and goes."""
     config = place()
     script = Path(__file__).parent.parent / "publisher_process.py"
     flag = json.dumps({**config, "sender": "process"})
@@ -319,7 +319,7 @@ def test_an_engine_that_is_killed_leaves_no_process_and_what_it_handed_over_arri
 def test_shutdown_keeps_its_deadline_with_a_process_that_hangs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """C5: killed, and what it had is counted."""
+    """C6: killed, and what it had is counted."""
     with publishing(place()) as publisher:
         wait_until(lambda: publisher.stats().published_batches == 1)
         pid = child_of(publisher)
@@ -336,7 +336,7 @@ def test_shutdown_keeps_its_deadline_with_a_process_that_hangs(
 
 @linux_only
 def test_shutdown_leaves_nothing_behind() -> None:
-    """C5: no process, no descriptor."""
+    """C23: no process, no descriptor."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     with publishing(place()) as publisher:
         wait_until(lambda: publisher.stats().published_batches == 1)
@@ -347,7 +347,7 @@ def test_shutdown_leaves_nothing_behind() -> None:
 
 @linux_only
 def test_a_forked_child_does_not_keep_the_process_alive() -> None:
-    """C19: an engine forks workers; when it dies, its sender must notice although they live on."""
+    """C24: an engine forks workers; when it dies, its sender must notice although they live on."""
     with publishing(place()) as publisher:
         wait_until(lambda: publisher.stats().published_batches == 1)
         end_read, end_write = os.pipe()
@@ -399,7 +399,7 @@ def test_a_process_that_cannot_start_says_how_it_ended(monkeypatch: pytest.Monke
 
 
 def test_a_publisher_whose_metrics_have_no_port_leaves_no_process() -> None:
-    """Construction failed after the process was there."""
+    """C30: construction failed after the process was there."""
     started: list[int] = []
     real = ChildHandle._greet
 
