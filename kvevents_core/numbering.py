@@ -15,6 +15,7 @@ from kvevents_core import stats
 from kvevents_core.backend import Record
 from kvevents_core.errors import EncodeError
 from kvevents_core.outbox import count_events
+from kvevents_core.surviving import keep_what_survives
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,34 +92,14 @@ class Numbering:
                     if len(payload) <= limit:
                         self._number(payload, count_events(batch))
                     else:
-                        self._add_parts(batch, limit)
+                        self._add_surviving(batch, limit)
                 except Exception as error:  # it costs itself, not the batches behind it
                     self._give_up(item, error)
         finally:
             self._hand_over()
 
     def _add_surviving(self, batch: Any, limit: int) -> None:
-        """Number what can be encoded of ``batch``."""
-        payload, lost = self._encoder.encode_surviving(batch)
-        if payload is None:
-            self._lose(stats.ENCODE, lost)
-        elif len(payload) > limit:
-            self._add_parts(batch, limit)
-        else:
-            self._number(payload, count_events(batch) - lost)
-            if lost:
-                self._lose(stats.ENCODE, lost)
-
-    def _add_parts(self, batch: Any, max_message_bytes: int) -> None:
-        parts = self._encoder.split(batch, max_message_bytes)
-        events = count_events(batch) - parts.too_large_events - parts.unencodable_events
-        for index, payload in enumerate(parts.payloads):
-            # A cut event is one event still: the first part carries the count of the batch.
-            self._number(payload, events if index == 0 else 0)
-        if parts.too_large_events or not parts.payloads:
-            self._lose(stats.TOO_LARGE, parts.too_large_events)
-        if parts.unencodable_events:
-            self._lose(stats.ENCODE, parts.unencodable_events)
+        keep_what_survives(self._encoder, batch, limit, keep=self._number, lose=self._lose)
 
     def skip(self, batches: int) -> None:
         """Leave a hole of ``batches`` numbers; they are counted where they were lost."""

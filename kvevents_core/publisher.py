@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvevents")
 
-_DIED: Final = "the sender thread died; nothing is sent any more"
+_DIED: Final = "the sender died; nothing is sent any more"
 
 _live: Final[set[EventPublisher]] = set()
 """Strong on purpose: an engine that drops its publisher without ``shutdown`` loses nothing either."""

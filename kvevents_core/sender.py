@@ -7,7 +7,6 @@ Nothing here runs on the engine's thread, and no exception ends the thread.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import threading
@@ -52,6 +51,7 @@ class Sender:
         counters: What the thread counts.
         alarms: What looks at the batches and at the time.
         engine: Name of the engine, for the records' headers.
+        pid: Process id of the engine, by which others are told who publishes.
         heartbeat_s: Seconds without a record after which an empty batch is sent; 0 = never.
         clock: Unix milliseconds, for the epoch.
     """
@@ -68,6 +68,7 @@ class Sender:
         counters: stats.SenderCounters,
         alarms: Looks,
         engine: str,
+        pid: int,
         heartbeat_s: float,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -80,6 +81,7 @@ class Sender:
         self._counters = counters
         self._alarms = alarms
         self._engine = engine
+        self._pid = pid
         self._heartbeat_s = heartbeat_s
         self._clock = clock
         self.status = SinkStatus(ready=False, connected=False)
@@ -122,7 +124,7 @@ class Sender:
             wake=self._outbox.nudge,
             epoch=lambda: self._numbering.epoch,
             history=self._ring,
-            identity=f"{socket.gethostname()}:{os.getpid()}",
+            identity=f"{socket.gethostname()}:{self._pid}",
             engine=self._engine,
         )
         self._sink.start(host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +35,7 @@ class SenderThread:
         backlog: Where batches come from.
         encoder: Turns them into payloads.
         alarms: What looks at them on the way.
+        pid: Process id of the engine; None: this process is the engine.
         clock: Unix milliseconds, for the epoch.
 
     Raises:
@@ -49,6 +51,7 @@ class SenderThread:
         backlog: Backlog,
         encoder: BatchEncoder,
         alarms: Looks,
+        pid: int | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         backend, settings = enabled_backend(config)
@@ -81,6 +84,7 @@ class SenderThread:
             counters=self._counters,
             alarms=alarms,
             engine=config.engine,
+            pid=os.getpid() if pid is None else pid,
             heartbeat_s=config.heartbeat_s,
             clock=clock,
         )

@@ -50,7 +50,7 @@ class PublisherStats:
     queued_bytes: int = 0
     """Estimated memory of the outbox."""
     in_flight_batches: int = 0
-    """Numbered, but not yet taken or confirmed by the transport."""
+    """Numbered, or on the way to a sender process, but not yet taken or confirmed by the transport."""
     in_flight_bytes: int = 0
     replay_batches: int = 0
     replay_bytes: int = 0

@@ -104,6 +104,7 @@ class Line:
             counters=self.counters,
             alarms=Alarms(STREAM),
             engine="test",
+            pid=1,
             heartbeat_s=heartbeat_s,
             clock=lambda: now_ms,
         )

@@ -16,8 +16,10 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Final
 
 from kvevents_core.errors import TransportError
@@ -32,6 +34,8 @@ from kvevents_core.sender_process.messages import (
     unpack_report,
 )
 
+logger = logging.getLogger("kvevents")
+
 START_S: Final = 60.0
 """Longest time until the process has opened its sink: an interpreter, imports, a bind."""
 BUFFER_BYTES: Final = 4 * 2**20
@@ -44,73 +48,96 @@ class ChildHandle:
     Args:
         job: What ``pack_job`` made.
         news: Called, from a thread of this handle, with each report and when the process ended.
+        gives_up: Asked while the process starts.
 
     Raises:
         KVEventsError: What opening the sink raised in the process.
         TransportError: The process could not be started or did not answer.
     """
 
-    def __init__(self, job: bytes, news: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        job: bytes,
+        news: Callable[[], None],
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._news = news
         self.report: Report | None = None
         self.has_ended = False
         """Whether it is gone; whatever was reported before stands."""
-        ours, theirs = socket.socketpair()
-        control, their_control = (Connection(end.detach()) for end in socket.socketpair())
-        self._data, self._control = ours, control
+        self._ends: list[socket.socket | Connection] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._listener: threading.Thread | None = None
+        _handles.add(self)
         try:
-            self._process = _start(theirs.fileno(), their_control.fileno())
+            self._open(job, gives_up)
         except OSError as error:
-            self._release()
+            self.kill()
+            if isinstance(error, TransportError):
+                raise
             raise TransportError(f"no sender process can be started: {error}") from error
-        finally:
-            theirs.close()
-            their_control.close()
-        self.pid = self._process.pid
-        try:
-            self._greet(job)
         except BaseException:
             self.kill()
             raise
+
+    def _open(self, job: bytes, gives_up: Callable[[], bool]) -> None:
+        ours, theirs = socket.socketpair()
+        self._ends += [ours, theirs]
+        self._control, their_control = (Connection(end.detach()) for end in socket.socketpair())
+        self._ends += [self._control, their_control]
         with contextlib.suppress(OSError):
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         ours.setblocking(False)
         self.write = writer(ours)
-        """Hand over as much of some bytes as fits; returns how much. Raises OSError: it is gone."""
+        """Hand over some bytes from a place on; returns how much fitted. Raises OSError: it is gone."""
+        self._process = _start(theirs.fileno(), their_control.fileno())
+        self.pid = self._process.pid
+        theirs.close()
+        their_control.close()
+        self._greet(job, gives_up)
         self._listener = threading.Thread(
             target=self._listen, name=f"kvevents-reports-{self.pid}", daemon=True
         )
         self._listener.start()
 
-    def _greet(self, job: bytes) -> None:
-        deadline = time.monotonic() + START_S
+    def _greet(self, job: bytes, gives_up: Callable[[], bool]) -> None:
         try:
             self._control.send_bytes(job)
-            while True:
-                if not self._control.poll(max(0.0, deadline - time.monotonic())):
-                    raise TransportError(
-                        f"the sender process {self.pid} opened no sink within {START_S:.0f} s"
-                    )
-                answer = self._control.recv_bytes()
-                if answer[:1] == ANSWER:
-                    break
-                self._take(answer)
+            answer = self._await_answer(gives_up)
         except (EOFError, ConnectionError) as error:
-            code = self._process.wait()
             raise TransportError(
-                f"the sender process ended at its start, {_how(code)}; what it printed stands in "
+                f"the sender process ended at its start, {self.kill()}; what it printed stands in "
                 f"the log of this process"
             ) from error
         if len(answer) > 1:
             raise unpack_failure(answer)
 
+    def _await_answer(self, gives_up: Callable[[], bool]) -> bytes:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and not gives_up():
+            if self._control.poll(0.1):
+                message = self._control.recv_bytes()
+                if message[:1] == ANSWER:
+                    return message
+                self._take(message)
+        raise TransportError(f"the sender process {self.pid} opened no sink in time")
+
     def _listen(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
+        try:
             while True:
-                self._take(self._control.recv_bytes())
+                message = self._control.recv_bytes()
+                try:
+                    self._take(message)
+                except Exception:
+                    logger.exception(
+                        "kvevents: a message of sender process %d is lost by", self.pid
+                    )
                 self._news()
-        self.has_ended = True
-        self._news()
+        except (EOFError, OSError):
+            pass
+        finally:
+            self.has_ended = True
+            self._news()
 
     def _take(self, message: bytes) -> None:
         if message[:1] == REPORT:
@@ -124,40 +151,61 @@ class ChildHandle:
         with contextlib.suppress(OSError):
             self._control.send(timeout_s)
 
+    def is_gone(self) -> bool:
+        """Return whether the process has ended, whoever still holds its end of the connection."""
+        return self._process is None or self._process.poll() is not None
+
     def wait(self, timeout_s: float) -> bool:
         """Wait for its end; True if it ended. What it reported last is then known."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)
-            self._listener.join(1.0)
-            self._release()
-            return True
-        return False
+        if self._process is not None:
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return False
+        self.kill()
+        return True
 
     def kill(self) -> str:
         """End it at once, free everything, and return how it had ended, or that it was killed."""
+        if self._process is None:
+            self._release()
+            return "it was never there"
         if self._process.poll() is None:
             self._process.kill()
         code = self._process.wait()
-        listener = getattr(self, "_listener", None)
-        if listener is not None:
-            listener.join(1.0)
+        if self._listener is not None:
+            self._listener.join(1.0)
         self._release()
         return _how(code)
 
     def disown(self) -> None:
         """Close, in a forked child, what keeps the process from noticing that its parent is gone."""
-        self._process.returncode = 0  # not ours to wait for
+        if self._process is not None:
+            self._process.returncode = 0  # not ours to wait for
         self._release()
 
     def _release(self) -> None:
-        self._data.close()
-        self._control.close()
+        for end in self._ends:
+            with contextlib.suppress(OSError):  # closed already
+                end.close()
+
+
+_handles: Final[weakref.WeakSet[ChildHandle]] = weakref.WeakSet()
+"""All of this process, those that are being started included."""
+
+
+def _disown_all() -> None:
+    for handle in list(_handles):
+        handle.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def _start(data_fd: int, control_fd: int) -> subprocess.Popen[bytes]:
     interpreter = os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable)
     # What the engine can import the process can, whatever was added to the path meanwhile.
-    path = os.pathsep.join(entry for entry in sys.path if entry)
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.Popen(  # noqa: S603 - our own module, in the interpreter that runs this
         [
             interpreter,

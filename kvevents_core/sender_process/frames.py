@@ -18,6 +18,10 @@ LOSS: Final = 1
 END: Final = 2
 """The engine will send nothing more."""
 
+MOST_ON_THE_WAY: Final = 4096
+"""Batches handed over and not yet known to be numbered: what the two processes may have between them,
+whatever fits the system's buffer. An outbox of fewer sets a lower bound."""
+
 HEADER: Final = struct.Struct("<BIII")
 _LARGEST: Final = 2**32 - 1
 
@@ -72,14 +76,20 @@ class FrameReader:
         """Bytes that no frame was made of yet."""
         return len(self._held) - self._start
 
-    def next(self) -> Frame | None:
-        """Return the next whole frame; None: it has not arrived."""
+    def has_whole(self) -> bool:
+        """Return whether a whole frame waits."""
         payload_start = self._start + HEADER.size
         if len(self._held) < payload_start:
+            return False
+        size: int = HEADER.unpack_from(self._held, self._start)[3]
+        return len(self._held) >= payload_start + size
+
+    def next(self) -> Frame | None:
+        """Return the next whole frame; None: it has not arrived."""
+        if not self.has_whole():
             return None
         kind, lost, events, size = HEADER.unpack_from(self._held, self._start)
-        if len(self._held) < payload_start + size:
-            return None
+        payload_start = self._start + HEADER.size
         self._start = payload_start + size
         payload = bytes(self._held[payload_start : self._start])
         return Frame(kind, lost, Encoded(payload, range(events)))

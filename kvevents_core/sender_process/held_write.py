@@ -17,11 +17,16 @@ from typing import Final
 
 _FLAGS: Final = int(getattr(socket, "MSG_DONTWAIT", 0)) | int(getattr(socket, "MSG_NOSIGNAL", 0))
 
-Write = Callable[[bytes], int]
+CHUNK_BYTES: Final = 256 * 1024
+"""Most that one call copies; the systems' buffers between two processes are not much larger."""
+
+_LATER: Final = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR, errno.ENOBUFS, errno.ENOMEM)
+
+Write = Callable[[bytes, int], int]
 
 
 def writer(data: socket.socket) -> Write:
-    """Return what sends as much of some bytes as fits, and returns how much that was.
+    """Return what sends some bytes from a place on, as much as fits, and returns how much that was.
 
     It raises ``OSError`` (``BrokenPipeError`` as a rule) when the other end is gone.
     """
@@ -32,12 +37,13 @@ def writer(data: socket.socket) -> Write:
     send.restype = ctypes.c_ssize_t
     descriptor = data.fileno()
 
-    def write(some: bytes) -> int:
-        sent = int(send(descriptor, some, len(some), _FLAGS))
+    def write(some: bytes, start: int) -> int:
+        chunk = _chunk(some, start)
+        sent = int(send(descriptor, chunk, len(chunk), _FLAGS))
         if sent >= 0:
             return sent
         number = ctypes.get_errno()
-        if number in (errno.EAGAIN, errno.EINTR):
+        if number in _LATER:
             return 0
         raise OSError(number, os.strerror(number))
 
@@ -45,10 +51,16 @@ def writer(data: socket.socket) -> Write:
 
 
 def _plain_writer(data: socket.socket) -> Write:
-    def write(some: bytes) -> int:
+    def write(some: bytes, start: int) -> int:
         try:
-            return data.send(some, _FLAGS)
-        except (BlockingIOError, InterruptedError):
-            return 0
+            return data.send(_chunk(some, start), _FLAGS)
+        except OSError as error:
+            if error.errno in _LATER:
+                return 0
+            raise
 
     return write
+
+
+def _chunk(some: bytes, start: int) -> bytes:
+    return some if not start and len(some) <= CHUNK_BYTES else some[start : start + CHUNK_BYTES]

@@ -73,9 +73,13 @@ class Inbox:
             except OSError:  # the engine's process is gone, and what it had begun with it
                 data = b""
             if not data:
-                self._ended = True
+                self._end()
                 return None
             self._frames.feed(data)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._frames = FrameReader()  # what had only begun to come will never be whole
 
     def take_tail_loss(self) -> int:
         """Return how many batches were lost after the last one taken, if nothing has arrived."""
@@ -113,9 +117,8 @@ class Inbox:
     def wait(self, timeout_s: float) -> None:
         """Sleep until something arrives, somebody nudges, or the time is over."""
         self.numbered_batches = self._taken_batches
-        if not self._nudged and not self._frames.waiting_bytes:
-            watched = [self._woken] if self._ended else [self._woken, self._data.fileno()]
-            select.select(watched, [], [], timeout_s)
+        if not self._nudged and not self._frames.has_whole():
+            self._ready(timeout_s, self._woken)
         self._nudged = False
         with contextlib.suppress(BlockingIOError):
             os.read(self._woken, _CHUNK_BYTES)
@@ -128,6 +131,12 @@ class Inbox:
                 os.write(self._waker, b"!")
 
     def _has_arrived(self) -> bool:
-        if self._frames.waiting_bytes:
-            return True
-        return not self._ended and bool(select.select([self._data], [], [], 0)[0])
+        return self._frames.has_whole() or self._ready(0.0)
+
+    def _ready(self, timeout_s: float, *others: int) -> bool:
+        """Wait until bytes can be read, or one of ``others``; True if any can."""
+        # Not select: the descriptors have the numbers they had in the engine, which may be high.
+        watched = select.poll()
+        for descriptor in others if self._ended else (self._data.fileno(), *others):
+            watched.register(descriptor, select.POLLIN)
+        return bool(watched.poll(1000 * timeout_s))

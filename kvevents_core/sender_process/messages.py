@@ -34,6 +34,8 @@ class Job:
     """Process id of the engine's process."""
     log_level: int
     """Below this level nothing need be logged."""
+    epoch_floor: int = 0
+    """The epoch of a process before this one; a new one is above it, whatever the clock says."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -45,6 +47,17 @@ class Report(msgspec.Struct, frozen=True):
     max_message_bytes: int | None
     sink: dict[str, Any]
     """What the sink tells of itself."""
+
+    def without_what_a_sink_said(self, fault: str) -> Report:
+        """Return the same with ``fault`` in the place of everything that a package made up."""
+        by = self.facts.superseded_by
+        facts = msgspec.structs.replace(
+            self.facts,
+            connected=bool(self.facts.connected),
+            superseded_by=by if isinstance(by, int) else None,
+            error=fault,
+        )
+        return msgspec.structs.replace(self, facts=facts, sink={"fault": fault})
 
 
 class LogLine(msgspec.Struct, frozen=True):

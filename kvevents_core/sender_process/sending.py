@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,12 +51,22 @@ class SenderProcess:
         alarms: Looks,
     ) -> None:
         _refuse_what_cannot_leave(config)
-        job = pack_job(Job(config, stream, os.getpid(), _log_level()))
+        job = Job(config, stream, os.getpid(), _log_level())
+        pack_job(job)  # so that what cannot go is said at construction
 
-        def start_child(news: Callable[[], None]) -> ChildHandle:
-            return ChildHandle(job, news)
+        def start_child(
+            news: Callable[[], None], epoch_floor: int, gives_up: Callable[[], bool]
+        ) -> ChildHandle:
+            return ChildHandle(pack_job(replace(job, epoch_floor=epoch_floor)), news, gives_up)
 
-        self._feeder = Feeder(stream, start_child, outbox=backlog, encoder=encoder, alarms=alarms)
+        self._feeder = Feeder(
+            stream,
+            start_child,
+            outbox=backlog,
+            encoder=encoder,
+            alarms=alarms,
+            max_batches=config.max_queue_size,
+        )
 
     def start(self) -> None:
         """Start the thread."""
@@ -62,24 +74,23 @@ class SenderProcess:
 
     def abandon(self, timeout_s: float) -> None:
         """End the process, instead of ``start``."""
-        self._feeder.child.end(timeout_s)
-        if not self._feeder.child.wait(timeout_s):
-            self._feeder.child.kill()
+        self._feeder.abandon(timeout_s)
 
     def stop(self, timeout_s: float) -> bool:
         """Have sent what fits ``timeout_s``, and end thread and process. Any thread."""
         return self._feeder.stop(timeout_s)
 
     def disown(self) -> None:
-        """Close, in a forked child, what keeps the process from noticing that its parent is gone."""
-        self._feeder.child.disown()
+        """Renew, in a forked child, the lock that a thread of the parent may hold."""
+        self._feeder.lock = threading.Lock()
 
     def facts(self) -> SendingFacts:
         """Return how things stood when the process last told; losses of this side included."""
         feeder = self._feeder
         with feeder.lock:
-            report, here = feeder.child.report, feeder.counters
-            behind = SendingFacts() if report is None else report.facts
+            child, here = feeder.child, feeder.counters
+            report = child.report
+            behind = SendingFacts(alive=True) if report is None else report.facts
             return msgspec.structs.replace(
                 behind,
                 published_batches=here.published_batches + behind.published_batches,
@@ -87,10 +98,10 @@ class SenderProcess:
                 published_bytes=here.published_bytes + behind.published_bytes,
                 lost=stats.add(here.lost, behind.lost),
                 lost_events=stats.add(here.lost_events, behind.lost_events),
-                in_flight_batches=feeder.unsettled_batches(),
+                in_flight_batches=feeder.unsettled_batches(report),
                 sender_errors=here.sender_errors + behind.sender_errors,
-                alive=feeder.is_alive() and (behind.alive or feeder.child.has_ended),
-                connected=behind.connected and not feeder.child.has_ended,
+                alive=feeder.is_alive() and (behind.alive or child.has_ended),
+                connected=behind.connected and not child.has_ended,
                 error=feeder.error or behind.error,
             )
 
@@ -112,7 +123,7 @@ def _log_level() -> int:
     """Return the lowest level that any of our loggers lets through; the engine filters the rest."""
     names = [
         "kvevents",
-        *(name for name in logging.root.manager.loggerDict if "kvevents." in name),
+        *(name for name in list(logging.root.manager.loggerDict) if "kvevents." in name),
     ]
     return min(logging.getLogger(name).getEffectiveLevel() for name in names)
 

@@ -113,8 +113,9 @@ class Cache:
             stats = self.publisher.stats()
             waiting = stats.queued_batches + stats.in_flight_batches
             # The opening batch is one more; a batch on its way to the window is in neither count.
+            # Every number was spent on a batch published or lost, once a sender process has told.
             settled = stats.published_batches + sum(stats.lost.values())
-            return waiting == 0 and settled > self.batches
+            return waiting == 0 and settled > self.batches and settled == stats.next_seq
 
         wait_until(done, timeout_s, f"delivery: {self.publisher.stats()}")
 
@@ -192,7 +193,10 @@ class Reading:
                 covered.append(item.seq)
             elif isinstance(item, Gap):
                 covered += range(item.first_seq, item.last_seq + 1)
-        assert covered == list(range(cache.publisher.stats().next_seq))
+        # A sender process tells what it has sent a moment after readers know.
+        publisher = cache.publisher
+        wait_until(lambda: publisher.stats().next_seq >= len(covered), what="the last report")
+        assert covered == list(range(publisher.stats().next_seq))
         assert self.mirror.blocks(cache.publisher.stream) <= cache.contents()
 
     def lost(self) -> int:

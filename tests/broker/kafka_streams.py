@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from senders import chosen_sender
 
 from kvevents_core import KVEventsConfig, StreamId
 
@@ -28,8 +29,10 @@ SHORT_CALL_S = 0.25
 
 
 def configure(bootstrap: str, topic: str, **more: Any) -> KVEventsConfig:
-    """Return a configuration of one instance that no environment disturbs."""
-    return KVEventsConfig.from_mapping(mapping_of(bootstrap, topic, **more), environ={})
+    """Return a configuration of one instance that no environment disturbs, but for the sender."""
+    return KVEventsConfig.from_mapping(
+        mapping_of(bootstrap, topic, **more), environ=chosen_sender()
+    )
 
 
 def mapping_of(bootstrap: str, topic: str, **more: Any) -> dict[str, Any]:

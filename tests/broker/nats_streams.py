@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import nats
+from senders import chosen_sender
 
 from kvevents_core import KVEventsConfig, StreamId
 
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 
 def configure(url: str, tenant: str, **more: Any) -> KVEventsConfig:
-    """Return a configuration of one instance on ``url`` that no environment disturbs."""
+    """Return a configuration of one instance on ``url`` that no environment disturbs, but for the sender."""
     mapping = {
         "publisher": "nats",
         "servers": url,
@@ -25,7 +26,7 @@ def configure(url: str, tenant: str, **more: Any) -> KVEventsConfig:
         "reconnect_wait_s": 0.3,
         **more,
     }
-    return KVEventsConfig.from_mapping(mapping, environ={})
+    return KVEventsConfig.from_mapping(mapping, environ=chosen_sender())
 
 
 def administer(url: str, work: Callable[[Any], Awaitable[T]], **options: Any) -> T:

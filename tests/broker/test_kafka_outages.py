@@ -22,7 +22,7 @@ from kvevents_core import Batch, Gap, Mirror, Restarted, subscribe
 
 __all__ = ["kafka_garbage"]
 
-pytestmark = KAFKA_MARKS
+pytestmark = [*KAFKA_MARKS, pytest.mark.usefixtures("each_sender")]
 KILLS = 20 if LONG else 4
 
 

@@ -15,11 +15,13 @@ from kvevents_core import Batch, Conflict, EventPublisher, Gap, KVEventsConfig, 
 
 __all__ = ["kafka_garbage"]
 
-pytestmark = KAFKA_MARKS
+pytestmark = [*KAFKA_MARKS, pytest.mark.usefixtures("each_sender")]
 
 
 def publisher_at(config: KVEventsConfig, clock_ms: int, rank: int = 0) -> EventPublisher:
     """Return a publisher whose clock stands at ``clock_ms``."""
+    # Only a thread takes the clock of a test.
+    config = config.model_copy(update={"sender": "thread"})
     return EventPublisher(config, rank, clock=lambda: clock_ms)
 
 

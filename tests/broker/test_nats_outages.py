@@ -18,7 +18,11 @@ from waiting import wait_until
 
 from kvevents_core import Batch, Gap
 
-pytestmark = [pytest.mark.broker("nats"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.broker("nats"),
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("each_sender"),
+]
 SHORT_CALL_S = 0.25
 """Far above what a publish may take; the machine may be busy, but an outage would take longer."""
 
@@ -143,7 +147,7 @@ def test_a_full_stream_that_refuses_new_messages_loses_only_what_is_counted(
         await client.jetstream().add_stream(name="kv-events", subjects=subjects, **limit)
 
     administer(nats_server.url, create)
-    config = configure(nats_server.url, tenant, max_queue_size=200, max_in_flight_batches=64)
+    config = configure(nats_server.url, tenant, max_queue_size=100, max_in_flight_batches=20)
     with LogRecords() as log:
         cache = Cache(open_publisher(config))
         cache.run(3.0)

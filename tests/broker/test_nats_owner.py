@@ -11,9 +11,13 @@ from broker.nats_server import NatsServer
 from broker.nats_streams import configure
 from waiting import wait_until
 
-from kvevents_core import Batch, Conflict, EventPublisher, Gap, Restarted
+from kvevents_core import Batch, Conflict, EventPublisher, Gap, KVEventsConfig, Restarted
 
-pytestmark = [pytest.mark.broker("nats"), pytest.mark.timeout(60)]
+pytestmark = [
+    pytest.mark.broker("nats"),
+    pytest.mark.timeout(60),
+    pytest.mark.usefixtures("each_sender"),
+]
 
 
 def test_two_publishers_of_one_stream_end_as_one_clean_stream_and_one_loud_error(
@@ -47,6 +51,13 @@ def test_two_publishers_of_one_stream_end_as_one_clean_stream_and_one_loud_error
     newer.publisher.shutdown()
 
 
+def publisher_at(config: KVEventsConfig, clock_ms: int) -> EventPublisher:
+    """Return a publisher whose clock stands at ``clock_ms``."""
+    # Only a thread takes the clock of a test.
+    config = config.model_copy(update={"sender": "thread"})
+    return EventPublisher(config, clock=lambda: clock_ms)
+
+
 def test_a_restart_takes_over_at_once_even_with_a_clock_that_stepped_back(
     nats_url: str, tenant: str
 ) -> None:
@@ -58,7 +69,7 @@ def test_a_restart_takes_over_at_once_even_with_a_clock_that_stepped_back(
     epoch = first.publisher.stats().epoch
     assert epoch is not None
     first.publisher.shutdown()
-    second = Cache(EventPublisher(config, clock=lambda: 1000))
+    second = Cache(publisher_at(config, 1000))
     second.run(0.1)
     second.wait_delivered()
     assert second.publisher.stats().epoch == epoch + 1
@@ -75,7 +86,7 @@ def test_equal_epochs_leave_exactly_one_publisher(nats_url: str, tenant: str) ->
     """Two starts in one millisecond: neither sees the other in the log, one of them gives way."""
     config = configure(nats_url, tenant)
     far = 2**52
-    pair = [Cache(EventPublisher(config, clock=lambda: far)) for _ in range(2)]
+    pair = [Cache(publisher_at(config, far)) for _ in range(2)]
 
     def one_left() -> bool:
         for cache in pair:

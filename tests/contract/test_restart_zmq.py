@@ -17,6 +17,8 @@ from waiting import wait_until
 from kvevents_core import Batch, Gap, Mirror, Restarted, subscribe
 from kvevents_core.items import Item
 
+pytestmark = pytest.mark.usefixtures("each_sender")
+
 PROGRAM = Path(__file__).parent.parent / "publisher_process.py"
 
 

@@ -10,11 +10,12 @@ import socket as system
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from waiting import wait_until
 
@@ -403,16 +404,129 @@ def test_a_publisher_whose_metrics_have_no_port_leaves_no_process() -> None:
     started: list[int] = []
     real = ChildHandle._greet
 
-    def noting(self: ChildHandle, job: bytes) -> None:
+    def noting(self: ChildHandle, job: bytes, gives_up: Callable[[], bool]) -> None:
         started.append(self.pid)
-        real(self, job)
+        real(self, job, gives_up)
 
     with pytest.MonkeyPatch.context() as patched, system.create_server(("127.0.0.1", 0)) as taken:
         patched.setattr(ChildHandle, "_greet", noting)
+        begin = time.monotonic()
         port = taken.getsockname()[1]
         with (
             pytest.raises(OSError, match=str(port)),
-            publishing(place(), metrics_endpoint=f"127.0.0.1:{port}"),
+            publishing(place(), metrics_endpoint=f"127.0.0.1:{port}", shutdown_timeout_s=20),
         ):
             pass
+    assert time.monotonic() - begin < 5
     assert is_gone(started[0])
+
+
+def test_it_is_well_from_the_first_moment() -> None:
+    """The process has told of itself before the engine has the publisher."""
+    config = place()
+    with publishing(config) as publisher:
+        now, told = publisher.stats(), publisher.describe()
+    assert (now.sender_alive, now.error) == (True, None)
+    assert told["endpoint"] == config["endpoint"]
+    assert told["pid"] == os.getpid()
+
+
+def test_what_overflows_last_has_numbers_too() -> None:
+    """C16: at shutdown every number was spent on a batch published or lost."""
+    with publishing(place(), max_queue_size=20) as publisher:
+        wait_until(lambda: publisher.stats().published_batches == 1)
+        for number in range(300):
+            publisher.publish(stored(number))
+    now = publisher.stats()
+    assert now.lost["overflow"] > 100
+    assert now.next_seq == now.published_batches + now.lost["overflow"]
+
+
+def test_a_message_that_cannot_be_taken_costs_only_itself(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter of the engine's logging may raise; reports still come, and the end is still noticed."""
+    real = ChildHandle._take
+    failed: list[bytes] = []
+
+    def failing(self: ChildHandle, message: bytes) -> None:
+        if not failed:
+            failed.append(message)
+            raise RuntimeError("planted")
+        real(self, message)
+
+    with publishing(place()) as publisher:
+        wait_until(lambda: publisher.stats().published_batches == 1)
+        monkeypatch.setattr(ChildHandle, "_take", failing)
+        publisher.publish(stored(1))
+        wait_until(lambda: failed)
+        publisher.publish(stored(2))
+        wait_until(lambda: publisher.stats().published_batches == 3)
+        pid = child_of(publisher)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: child_of(publisher) != pid)
+    assert "a message of sender process" in caplog.text
+
+
+def test_a_superseded_publisher_does_not_come_back() -> None:
+    """C19: its process dies; another one would open a higher epoch and throw out the owner."""
+    with publishing(place()) as publisher:
+        wait_until(lambda: publisher.stats().published_batches == 1)
+        child = publisher._sending._feeder.child  # type: ignore[union-attr]
+        facts = msgspec.structs.replace(child.report.facts, superseded_by=2**50)
+        child.report = msgspec.structs.replace(child.report, facts=facts)
+        os.kill(child.pid, signal.SIGKILL)
+        wait_until(lambda: "ended" in str(publisher.stats().error))
+        for number in range(10):
+            publisher.publish(stored(number))
+        wait_until(lambda: publisher.stats().lost.get("superseded") == 10)
+        now = publisher.stats()
+        assert (now.superseded_by, now.connected) == (2**50, False)
+        assert child_of(publisher) == child.pid
+
+
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="CPU clocks of threads")
+def test_while_no_process_can_be_started_the_engine_pays_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Batches wait, and the feeder sleeps."""
+    with publishing(place()) as publisher:
+        wait_until(lambda: publisher.stats().published_batches == 1)
+        monkeypatch.setattr("kvevents_core.sender_process.child_handle.START_S", 0.0)
+        os.kill(child_of(publisher), signal.SIGKILL)
+        wait_until(lambda: "no sender process" in str(publisher.stats().error))
+        publisher.publish(stored(1))
+        feeder = publisher._sending._feeder  # type: ignore[union-attr]
+        clock = time.pthread_getcpuclockid(feeder._thread.ident or 0)
+        before, end_at = time.clock_gettime(clock), time.monotonic() + 0.5
+        wait_until(lambda: time.monotonic() > end_at)
+        assert time.clock_gettime(clock) - before < 0.25
+
+
+def test_shutdown_does_not_wait_for_a_process_that_has_just_died() -> None:
+    """C6: there is nobody to send anything any more."""
+    with publishing(place()) as publisher:
+        wait_until(lambda: publisher.stats().published_batches == 1)
+        os.kill(child_of(publisher), signal.SIGKILL)
+        begin = time.monotonic()
+        publisher.shutdown(20.0)
+        assert time.monotonic() - begin < 10
+
+
+@linux_only
+def test_signals_for_the_engine_are_not_for_the_process() -> None:
+    """Of the first as of one that replaces it: SIGTERM to all is a graceful end of the engine."""
+    with publishing(place()) as publisher:
+        masks = []
+        for _ in range(2):
+            wait_until(lambda: publisher.stats().connected)
+            pid = child_of(publisher)
+            status = Path(f"/proc/{pid}/status").read_text()
+            masks.append(dict(line.split(":\t") for line in status.splitlines())["SigBlk"])
+            os.kill(pid, signal.SIGTERM)
+            publisher.publish(stored(1))
+            wait_until(lambda: settled(publisher))
+            assert child_of(publisher) == pid
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda gone=pid: child_of(publisher) != gone)
+    assert [int(mask, 16) for mask in masks] == [0, 0]

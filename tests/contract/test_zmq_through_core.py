@@ -22,6 +22,8 @@ from kvevents_core import (
     subscribe,
 )
 
+pytestmark = pytest.mark.usefixtures("each_sender")
+
 PUBLIC, SECRET = (key.decode() for key in zmq.curve_keypair())
 
 
@@ -83,6 +85,7 @@ def publish(publisher: EventPublisher, count: int) -> None:
         ),
         pytest.param(
             lambda folder: {
+                "sender": "thread",  # in another process nobody would hear it, and core says so
                 "endpoint": f"inproc://{folder}/kv",
                 "replay_endpoint": f"inproc://{folder}/replay",
             },

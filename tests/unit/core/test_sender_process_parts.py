@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
+import resource
 import socket
 import threading
 import time
@@ -12,15 +14,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvevents_core import ConfigError, KVEventsConfig
+from kvevents_core import BlockRemoved, BlockStored, ConfigError, KVEventBatch, KVEventsConfig
 from kvevents_core.errors import AddressInUseError, BackendError
 from kvevents_core.naming import StreamId
 from kvevents_core.sender_process import held_write
-from kvevents_core.sender_process.child import EncodedAlready
+from kvevents_core.sender_process.child import MOST_LOG_LINES, EncodedAlready, LogToEngine
 from kvevents_core.sender_process.frames import Encoded, batch_frame, end_frame, loss_frame
 from kvevents_core.sender_process.inbox import Inbox
 from kvevents_core.sender_process.messages import (
     Job,
+    LogLine,
     Report,
     pack_failure,
     pack_job,
@@ -30,6 +33,7 @@ from kvevents_core.sender_process.messages import (
     unpack_report,
 )
 from kvevents_core.sending import SendingFacts
+from kvevents_core.wire import BatchDecoder, BatchEncoder
 
 STREAM = StreamId("tenant", "model", "instance", 3)
 
@@ -118,8 +122,11 @@ def test_an_engine_that_is_gone_is_an_end_too(pair, begun: bytes) -> None:
     inbox.close()
     assert [item.batch.payload for item in inbox.take(64, 1000)] == [b"whole"]
     assert inbox.take(64, 1000) == []
-    inbox.wait(0.0)  # returns, and does not spin on a socket that is readable for ever
-    assert not inbox.has_tail_loss()
+    assert inbox.size() == (0, 0)
+    inbox.wait(0.0)  # takes the nudge of closing
+    began = time.monotonic()
+    inbox.wait(0.2)  # and does not spin on a socket that is readable for ever
+    assert time.monotonic() - began >= 0.2
 
 
 @pytest.mark.parametrize("how", ["nudge", "arrival"])
@@ -139,6 +146,33 @@ def test_a_sleeping_inbox_is_woken(pair, how: str) -> None:
     thread.join()
 
 
+def test_half_a_batch_does_not_keep_the_sender_awake(pair) -> None:
+    """An engine may be frozen, or computing, half-way through a long one."""
+    ours, inbox = pair
+    ours.sendall(batch(b"not yet whole")[:-2])
+    assert inbox.take(64, 1000) == []
+    began = time.monotonic()
+    inbox.wait(0.2)
+    assert time.monotonic() - began >= 0.2
+
+
+def test_descriptors_may_have_high_numbers() -> None:
+    """They have the numbers that they had in the engine, which may have thousands."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    ours, theirs = socket.socketpair()
+    high = socket.socket(fileno=fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD, 2000))
+    theirs.close()
+    with ours, high:
+        inbox = Inbox(high)
+        ours.sendall(batch(b"one"))
+        inbox.wait(10.0)
+        assert len(inbox.take(64, 1000)) == 1
+        os.close(inbox._woken)
+        os.close(inbox._waker)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_nudges_nobody_listens_to_never_block(pair) -> None:
     """A receipt nudges, thousands a second."""
     _, inbox = pair
@@ -153,7 +187,17 @@ def test_payloads_pass_the_encoder_untouched_and_a_late_limit_is_told() -> None:
     encoder = EncodedAlready(3)
     assert encoder.encode(Encoded(b"as it is", range(1))) == b"as it is"
     assert encoder.opening(1.0)
-    assert encoder.split(Encoded(b"too large", range(5)), 3).too_large_events == 5
+
+
+def test_a_limit_that_came_late_costs_only_what_cannot_be_cut() -> None:
+    """C38: the payload is opened again; the small event beside the large one is kept."""
+    encoder = EncodedAlready(3)
+    events = [BlockStored(["x" * 500], None, [1], 1), BlockRemoved([7])]
+    payload = BatchEncoder(3).encode(KVEventBatch(1.0, events))
+    cut = encoder.split(Encoded(payload, range(2)), 300)
+    assert (cut.too_large_events, cut.unencodable_events) == (1, 0)
+    assert [BatchDecoder().decode(each).batch.events for each in cut.payloads] == [events[1:]]
+    assert encoder.split(Encoded(b"no batch", range(5)), 3).too_large_events == 5
 
 
 def test_an_error_travels_with_its_class_and_its_facts() -> None:
@@ -207,6 +251,40 @@ def test_a_report_travels_whatever_the_sink_tells() -> None:
     assert report.sink == {"odd": repr(odd), "peers": 2}
 
 
+def test_what_a_sink_tells_of_itself_cannot_end_the_reports() -> None:
+    """A third party's status may hold anything."""
+    facts = SendingFacts(published_batches=3, connected=1, superseded_by="me", error=object())  # type: ignore[arg-type]
+    report = Report(facts, 7, None, {"name": "caf\udce9"}).without_what_a_sink_said("why")
+    told = unpack_report(pack_report(report))
+    assert (told.facts.published_batches, told.facts.connected) == (3, True)
+    assert (told.facts.superseded_by, told.facts.error, told.sink) == (
+        None,
+        "why",
+        {"fault": "why"},
+    )
+
+
+def test_log_lines_are_kept_up_to_a_bound_and_the_rest_is_told() -> None:
+    """A client may log faster than anybody reads."""
+    log = LogToEngine()
+    record = logging.LogRecord("client", logging.INFO, "file", 1, "line %d", (7,), None)
+    for _ in range(MOST_LOG_LINES + 5):
+        log.emit(record)
+    lines = list(log.take())
+    assert lines[0] == LogLine("client", logging.INFO, "line 7")
+    assert len(lines) == MOST_LOG_LINES + 1
+    assert "5 more lines" in lines[-1].text
+    assert list(log.take()) == []
+
+
+def test_a_log_call_with_a_wrong_format_is_not_the_clients_trouble(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As with every handler of logging: said on standard error."""
+    LogToEngine().emit(logging.LogRecord("client", logging.INFO, "file", 1, "%d", ("x",), None))
+    assert "Logging error" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("plain", [False, True], ids=["held", "plain"])
 def test_writing_takes_what_fits_and_never_waits(plain: bool) -> None:
     """A full socket takes 0; one without a reader raises."""
@@ -216,9 +294,9 @@ def test_writing_takes_what_fits_and_never_waits(plain: bool) -> None:
         write = held_write._plain_writer(ours) if plain else held_write.writer(ours)
         data = bytes(range(256)) * 40_000
         begin = time.monotonic()
-        sent = write(data)
+        sent = write(data, 0)
         assert 0 < sent < len(data)
-        while more := write(data[sent:]):
+        while more := write(data, sent):
             sent += more
         assert time.monotonic() - begin < 5
         theirs.setblocking(False)
@@ -229,5 +307,5 @@ def test_writing_takes_what_fits_and_never_waits(plain: bool) -> None:
         assert received == data[:sent]
         theirs.close()
         with pytest.raises(OSError) as caught:
-            write(b"more")
+            write(b"more", 0)
         assert caught.value.errno in (errno.EPIPE, errno.ECONNRESET)
