@@ -121,13 +121,17 @@ def test_where_the_reader_binds_there_are_as_many_streams_as_ranks(layout):
     ],
 )
 def test_a_broken_rule_is_caught_by_the_second_bind(layout, broken, culprits):
-    """Bind mode: one of the two is refused, and the verdict names both processes."""
+    """Bind mode: one of the two is refused, and the verdict names both processes.
+
+    Or both: two sockets bound in the same instant keep each other from listening (Linux, tcp(7)'s
+    SO_REUSEADDR, seen once in some hundred runs).
+    """
     code, verdict = _run("--layout", layout, "--break", broken, "--seconds", "0.3")
     assert code == 1
     assert verdict["duplicates"] == 1
     twice = verdict["publishers"]["0"]
     assert {each["process"] for each in twice} == culprits
-    assert sum(each["refused"] is not None for each in twice) == 1
+    assert sum(each["refused"] is not None for each in twice) in (1, 2)
     (said,) = [problem for problem in verdict["problems"] if "was published by 2" in problem]
     assert all(f"{each['process']} (pid {each['pid']}" in said for each in twice)
 
