@@ -8,7 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from bench.contenders import OURS
+from bench.contenders import OURS, PROCESS
 from bench.measure import Found
 
 mpl.use("svg")
@@ -19,11 +19,18 @@ plt: Any = importlib.import_module("matplotlib.pyplot")
 FOLDER = Path(__file__).parent.parent / "docs" / "explanation"
 LABELS = {
     OURS: "kvevents",
+    PROCESS: "kvevents, sender process",
     "sglang": "SGLang 0.5.23",
     "vllm": "vLLM 0.33.0",
     "none": "no publisher",
 }
-COLOURS = {OURS: "#1b7837", "sglang": "#c2571a", "vllm": "#3b5fa0", "none": "#999999"}
+COLOURS = {
+    OURS: "#1b7837",
+    PROCESS: "#7fbf7b",
+    "sglang": "#c2571a",
+    "vllm": "#3b5fa0",
+    "none": "#999999",
+}
 PERCENTS = [*range(100), 99.5, 99.9, 100]
 
 
