@@ -76,9 +76,12 @@ context.term()
 """
 
 
-def test_tp1_life_of_a_server(sglang: EngineEnvironment, servers: list[Server]) -> None:
+@pytest.mark.parametrize("sender", ["thread", "process"])
+def test_tp1_life_of_a_server(
+    sglang: EngineEnvironment, servers: list[Server], sender: str
+) -> None:
     """Requests, hits, evictions, flush, replay to SGLang's own decoder, and a restart."""
-    flag = zmq_flag(free_ports(20))
+    flag = {**zmq_flag(free_ports(20)), "sender": sender}
     server = sglang_server(sglang, flag, KVEVENTS_REPLACE_ZMQ="1")
     servers.append(server)
     server.wait_until_healthy()
