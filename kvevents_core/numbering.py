@@ -87,19 +87,17 @@ class Numbering:
                     try:
                         payload = encode(batch)
                     except EncodeError:
-                        self._add_surviving(batch, limit)
-                        continue
-                    if len(payload) <= limit:
+                        payload = None
+                    if payload is not None and len(payload) <= limit:
                         self._number(payload, count_events(batch))
                     else:
-                        self._add_surviving(batch, limit)
+                        keep_what_survives(
+                            self._encoder, batch, limit, keep=self._number, lose=self._lose
+                        )
                 except Exception as error:  # it costs itself, not the batches behind it
                     self._give_up(item, error)
         finally:
             self._hand_over()
-
-    def _add_surviving(self, batch: Any, limit: int) -> None:
-        keep_what_survives(self._encoder, batch, limit, keep=self._number, lose=self._lose)
 
     def skip(self, batches: int) -> None:
         """Leave a hole of ``batches`` numbers; they are counted where they were lost."""

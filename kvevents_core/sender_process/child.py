@@ -174,22 +174,25 @@ class SenderMain:
         """
         for line in self._log.take():
             self._control.send_bytes(pack_log(line))
-        report, told = self._now(), self._told
+        report = self._now()
         moves = report != self._seen
         self._seen = report
-        if whatever or (
-            report != told
-            and (
-                told is None
-                or not moves  # it has come to rest
-                or now - self._told_at >= REPORT_S
-                or _condition(report) != _condition(told)
-                or report.numbered_batches - told.numbered_batches >= MOST_ON_THE_WAY // 4
-            )
-        ):
+        if whatever or self._is_due(report, moves=moves, now=now):
             self._control.send_bytes(self._packed(report))
             self._told, self._told_at = report, now
         return moves
+
+    def _is_due(self, report: Report, *, moves: bool, now: float) -> bool:
+        told = self._told
+        if report == told:
+            return False
+        return (
+            told is None
+            or not moves  # it has come to rest
+            or now - self._told_at >= REPORT_S
+            or _condition(report) != _condition(told)
+            or report.numbered_batches - told.numbered_batches >= MOST_ON_THE_WAY // 4
+        )
 
     def _packed(self, report: Report) -> bytes:
         try:

@@ -55,12 +55,7 @@ class ChildHandle:
         TransportError: The process could not be started or did not answer.
     """
 
-    def __init__(
-        self,
-        job: bytes,
-        news: Callable[[], None],
-        gives_up: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, job: bytes, news: Callable[[], None], gives_up: Callable[[], bool]) -> None:
         self._news = news
         self.report: Report | None = None
         self.has_ended = False

@@ -224,9 +224,8 @@ class Feeder:
                 try:
                     payload = encode(batch)
                 except EncodeError:
-                    keep_what_survives(self._encoder, batch, limit, keep=keep, lose=self._lose)
-                    continue
-                if len(payload) <= limit:
+                    payload = None
+                if payload is not None and len(payload) <= limit:
                     keep(payload, count_events(batch))
                 else:
                     keep_what_survives(self._encoder, batch, limit, keep=keep, lose=self._lose)

@@ -57,7 +57,7 @@ class Inbox:
             elif frame.kind == LOSS:
                 self._tail_loss += frame.lost_before
             elif frame.kind == END:
-                self._ended = True
+                self._end()
         self._taken_batches += len(taken)
         return taken
 

@@ -52,7 +52,6 @@ class SenderProcess:
     ) -> None:
         _refuse_what_cannot_leave(config)
         job = Job(config, stream, os.getpid(), _log_level())
-        pack_job(job)  # so that what cannot go is said at construction
 
         def start_child(
             news: Callable[[], None], epoch_floor: int, gives_up: Callable[[], bool]
